@@ -26,7 +26,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from bench.children import ROOT
-from roundelay.client.publisher import Parcel, Publisher
+from roundelay.client.publisher import Publisher
 from roundelay.client.recorder import RecorderClient
 from roundelay.core.bundle import Bundle
 from roundelay.journal.format import GAP
@@ -42,14 +42,14 @@ READY = "ready"
 def load(where: str, messages: int, rate: float) -> None:
     """Numbered messages into the first group, at most so many a second."""
 
-    def parcels() -> Iterator[Parcel]:
+    def parcels() -> Iterator[Bundle]:
         begun = time.monotonic()
         for first in range(0, messages, TOGETHER):
             ahead = first / rate - (time.monotonic() - begun)
             if ahead > 0:
                 time.sleep(ahead)
             numbers = range(first, min(messages, first + TOGETHER))
-            yield Parcel(Bundle.of(*[b"%020d" % one + bytes(BYTES - 20) for one in numbers]))
+            yield Bundle.of(*[b"%020d" % one + bytes(BYTES - 20) for one in numbers])
 
     with Publisher(where, "token:in", name="load", timeout_s=300) as publisher:
         for _ in publisher.send(parcels()):

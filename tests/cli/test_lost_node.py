@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from roundelay.client.publisher import Parcel, Publisher
+from roundelay.client.publisher import Publisher
 from roundelay.core.bundle import Bundle
 from tests.node.live import multicast
 
@@ -102,7 +102,7 @@ class Talk:
     def _run(self) -> None:
         with self._publisher:
             while self._on:
-                for _ in self._publisher.send([Parcel(Bundle.of(b"%d" % self.sent))]):
+                for _ in self._publisher.send([Bundle.of(b"%d" % self.sent)]):
                     self.sent += 1
                 time.sleep(0.002)
 

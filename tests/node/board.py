@@ -28,10 +28,10 @@ from roundelay.node.node_api import (
     Missed,
     Receipt,
     Refusal,
+    Send,
     Subscriber,
     View,
 )
-from roundelay.wire.frontend_messages import Send
 from roundelay.wire.frontend_replay import ReplayRequest
 
 
@@ -84,7 +84,7 @@ class LocalBoard:
         view = View(group, "1.0", (self.name,), "blocked: shut" if found.shut else "open")
         self._soon(lambda: application.viewed(view))
         for batch in found.kept:
-            if since != LIVE and batch.seq >= since.seq:
+            if 0 <= since.seq <= batch.seq:
                 self._soon(lambda batch=batch: application.deliver(batch))  # type: ignore[misc]
 
     def leave(self, application: Subscriber, group: str) -> None:
@@ -98,8 +98,9 @@ class LocalBoard:
             self.leave(application, group.name)
         self.tags = {tag for tag in self.tags if tag[0] != id(application)}
 
-    def send(self, application: Subscriber, group: str, send: Send) -> None:
-        found, bundle = self.group(group), send.bundle
+    def send(self, application: Subscriber, send: Send) -> None:
+        group, bundle, tag = send.group, send.bundle, send.tag
+        found = self.group(group)
         if max(bundle.sizes) > self.largest:
             raise PayloadTooLarge(f"a message of {max(bundle.sizes)} bytes, at most {self.largest}")
         if found.shut and len(found.queue) >= self.queue:
@@ -107,8 +108,8 @@ class LocalBoard:
                 found.waiting.append(application)
             raise QueueFull(f"group {group}: no room")
         self.sends.append((group, len(bundle)))
-        if send.tag != NO_TAG:
-            self.tags.add((id(application), send.tag))
+        if tag != NO_TAG:
+            self.tags.add((id(application), tag))
 
         def commit() -> None:
             self._commit(found, application, send)
@@ -271,7 +272,7 @@ class NodeThread:
         self.do(lambda: self.board.join(self.ear, group))
 
     def say(self, group: str, *messages: bytes) -> None:
-        self.do(lambda: self.board.send(self.ear, group, Send(NO_TAG, Bundle.of(*messages))))
+        self.do(lambda: self.board.send(self.ear, Send(group, Bundle.of(*messages))))
 
     def do(self, call: Callable[[], None]) -> None:
         """Call it in the thread, and wait until that is done."""

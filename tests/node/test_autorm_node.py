@@ -15,9 +15,8 @@ from roundelay.core.engine import SECOND
 from roundelay.core.errors import PayloadTooLarge, QueueFull
 from roundelay.node.autorm import AutoRm
 from roundelay.node.membership.directory import Directory
-from roundelay.node.node_api import Batch, Missed, Receipt, Refusal, Subscriber, View
+from roundelay.node.node_api import Batch, Missed, Receipt, Refusal, Send, Subscriber, View
 from roundelay.wire.control import Info
-from roundelay.wire.frontend_messages import Send
 
 ME, OTHER = bytes(15) + b"\1", bytes(15) + b"\2"
 
@@ -106,13 +105,13 @@ def test_a_bundle_is_queued_whole_or_not_at_all() -> None:
     ears = Ears()
     autorm.join(ears, "g", 0)
     autorm.beamon.receive(Heartbeat(OTHER, 2, ("g",)), 0, 0)  # somebody who has to answer first
-    autorm.send(ears, "g", Send(1, Bundle.of(bytes(4000))), 0)
+    autorm.send(ears, Send("g", Bundle.of(bytes(4000)), 1), 0)
     before = autorm.beamon.queued_bytes
     with pytest.raises(QueueFull):
-        autorm.send(ears, "g", Send(2, Bundle.of(bytes(3000), bytes(3000))), 0)
+        autorm.send(ears, Send("g", Bundle.of(bytes(3000), bytes(3000)), 2), 0)
     assert autorm.beamon.queued_bytes == before
     with pytest.raises(PayloadTooLarge, match="send them in parts"):
-        autorm.send(ears, "g", Send(3, Bundle.of(*[bytes(1000)] * 10)), 0)
+        autorm.send(ears, Send("g", Bundle.of(*[bytes(1000)] * 10), 3), 0)
     assert autorm.beamon.queued_bytes == before
     known = [(one.application, one.group, one.tag) for one in autorm.tags.values()]
     assert known == [(ears, "g", 1)]  # that of the first is still known
@@ -124,14 +123,14 @@ def test_a_bundle_is_queued_whole_or_not_at_all() -> None:
         autorm.carry_out(now)
     assert ears.receipts == [1]
     assert ears.room == 1
-    autorm.send(ears, "g", Send(2, Bundle.of(bytes(3000), bytes(3000))), now)
+    autorm.send(ears, Send("g", Bundle.of(bytes(3000), bytes(3000)), 2), now)
 
 
 def test_a_message_that_is_too_large_leaves_those_before_it_unsent() -> None:
     autorm, _ = beamon(max_message=1000)
     ears = Ears()
     with pytest.raises(PayloadTooLarge, match="a message of 1001 bytes"):
-        autorm.send(ears, "g", Send(1, Bundle.of(b"small", os.urandom(1001))), 0)
+        autorm.send(ears, Send("g", Bundle.of(b"small", os.urandom(1001)), 1), 0)
     assert not autorm.beamon.queued_bytes
     assert not autorm.tags
 
@@ -169,7 +168,7 @@ def test_a_life_that_was_replaced_keeps_the_name_under_which_it_sent() -> None:
     assert ears.got == [("other", b"1")]
     assert ears.views[-1] == ("me", "other")
     # Who says that it gave up a member: not if the member has the message in its later life.
-    autorm.send(ears, "g", Send(7, Bundle.of(b"mine")), 4)
+    autorm.send(ears, Send("g", Bundle.of(b"mine"), 7), 4)
     transfer = next(iter(autorm.beamon.active.values()))
     for now in range(4, 60):
         at = now * SECOND // 10

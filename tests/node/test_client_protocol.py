@@ -17,15 +17,15 @@ from roundelay.client.protocol import (
 )
 from roundelay.core.bundle import Bundle
 from roundelay.core.errors import MalformedPdu, PayloadTooLarge
-from roundelay.node.node_api import Batch, Receipt, Refusal, View
-from roundelay.wire.frontend import Packet, Parser, head, json_packet
-from roundelay.wire.frontend_messages import (
+from roundelay.node.frontend.packets import (
     CLOSING,
     REFUSED_JOIN,
     fail_packet,
     receipt_packet,
     received_packet,
 )
+from roundelay.node.node_api import Batch, Receipt, Refusal, Send, View
+from roundelay.wire.frontend import Packet, Parser, head, json_packet
 
 GROUP = "token:g"
 
@@ -66,7 +66,7 @@ def test_a_greeting_a_question_and_their_answers() -> None:
 
 def test_what_comes_of_a_group_belongs_to_the_history_of_its_last_view() -> None:
     protocol = greeted()
-    delivery = received_packet(GROUP, 3, 5, "ann", Bundle.of(b"x"))
+    delivery = received_packet(Batch(GROUP, 3, "ann", 5, Bundle.of(b"x")))
     assert said(protocol, delivery) == []  # it has not joined
     protocol.join(GROUP)
     view = {"version": "1", "members": ["a"], "state": "open", "history": "h", "position": 3}
@@ -80,25 +80,25 @@ def test_what_comes_of_a_group_belongs_to_the_history_of_its_last_view() -> None
 
 def test_parts_of_one_bundle_have_one_fate() -> None:
     protocol = greeted(max_message=10)
-    protocol.send(GROUP, Bundle.of(b"12345678", b"12345678"), owner="me", tag=7)
+    protocol.send(Send(GROUP, Bundle.of(b"12345678", b"12345678"), 7), owner="me")
     assert len(sent(protocol)) == 2
-    assert said(protocol, receipt_packet(GROUP, 0, 3, 9)) == []
-    assert said(protocol, receipt_packet(GROUP, 1, 4, 9)) == [
+    assert said(protocol, receipt_packet(Receipt(GROUP, 0, 3, 9))) == []
+    assert said(protocol, receipt_packet(Receipt(GROUP, 1, 4, 9))) == [
         Settled("me", Receipt(GROUP, 7, 4, 9))
     ]
-    protocol.send(GROUP, Bundle.of(b"12345678", b"12345678"), owner="me", tag=8)
-    said(protocol, receipt_packet(GROUP, 2, 5, 9))
+    protocol.send(Send(GROUP, Bundle.of(b"12345678", b"12345678"), 8), owner="me")
+    said(protocol, receipt_packet(Receipt(GROUP, 2, 5, 9)))
     assert said(protocol, fail_packet(GROUP, 3, 0, "no")) == [
         Settled("me", Refusal(GROUP, 8, "only a part was delivered: no", True))
     ]
     with pytest.raises(PayloadTooLarge):
-        protocol.send(GROUP, Bundle.of(bytes(11)))
+        protocol.send(Send(GROUP, Bundle.of(bytes(11)), -1))
 
 
 def test_nobody_knows_what_became_of_what_was_under_way_when_the_connection_ended() -> None:
     protocol = greeted()
-    protocol.send(GROUP, Bundle.of(b"x"), owner="me", tag=1)
-    protocol.send(GROUP, Bundle.of(b"y"), owner="other", tag=1)
+    protocol.send(Send(GROUP, Bundle.of(b"x"), 1), owner="me")
+    protocol.send(Send(GROUP, Bundle.of(b"y"), 1), owner="other")
     protocol.forget("other")
     (settled,) = protocol.lost("cut")
     assert settled.owner == "me"

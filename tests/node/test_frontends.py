@@ -32,10 +32,11 @@ from roundelay.core.errors import (
     Refused,
     UsageError,
 )
+from roundelay.core.position import Since
+from roundelay.node.frontend.packets import from_packet, read_received, send_packet
 from roundelay.node.frontend.server import FrontendServer
-from roundelay.node.node_api import NO_TAG, Receipt, Refusal
+from roundelay.node.node_api import Receipt, Refusal, Send
 from roundelay.wire.frontend import MESSAGE_BYTES, Packet, head, json_packet, packet
-from roundelay.wire.frontend_messages import Send, from_packet, read_received, send_packet
 from tests.node.board import Listener, LocalBoard, until
 
 
@@ -283,11 +284,11 @@ async def test_nothing_that_is_sent_upsets_the_node() -> None:
     whole = b"".join(
         [
             head("JOIN", "g"), packet("SNDE", "g", b"one"), packet("SNDS", "g", b"two"),
-            packet("HELO", "", b"{}"), send_packet("g", Bundle.of(b"x", b"yy"), tag=3),
-            send_packet("g", Bundle.of(b"z"), to=["solo"]), head("LEAV", "g"),
+            packet("HELO", "", b"{}"), send_packet(Send("g", Bundle.of(b"x", b"yy"), 3)),
+            send_packet(Send("g", Bundle.of(b"z"), to=("solo",))), head("LEAV", "g"),
             json_packet("ASKQ", "", {"id": [1], "ask": "why", "of": "solo"}),
             json_packet("ASKQ", "", {"ask": {"deep": []}, "of": 7}),
-            from_packet("token:g", 0), packet("SNDE", "../h", bytes(3000)),
+            from_packet("token:g", Since(0)), packet("SNDE", "../h", bytes(3000)),
         ]
     )  # fmt: skip
 
@@ -414,7 +415,7 @@ async def test_an_extended_application_hears_of_stop_and_go() -> None:
         await app.hello()
         node.board.group("g").shut = True
         for i in range(10):
-            app.write(send_packet("g", Bundle.of(b"%d" % i), tag=i))
+            app.write(send_packet(Send("g", Bundle.of(b"%d" % i), i)))
         assert await app.read() == (b"STOP", b"g", b"")
         node.board.open("g")
         heard = [await app.read() for _ in range(11)]
@@ -520,22 +521,22 @@ async def test_a_remote_application_sees_what_a_local_one_sees() -> None:
         node.board.join(near, "token:g")
         await until(lambda: far.views and near.views)
         assert far.views == near.views
-        board.send(far, "token:g", Send(7, Bundle.of(b"one", b"", b"three")))
-        node.board.send(near, "token:g", Send(7, Bundle.of(b"four")))
+        board.send(far, Send("token:g", Bundle.of(b"one", b"", b"three"), 7))
+        node.board.send(near, Send("token:g", Bundle.of(b"four"), 7))
         await until(lambda: len(far.messages) == 4 and far.receipts)
         assert far.batches == near.batches
         assert far.batches[1].seq == len(far.batches[0].bundle)
         assert far.messages == near.messages
         place = far.messages.index(b"one")
         assert (far.receipts[0].tag, far.receipts[0].seq) == (7, place + 2)
-        board.send(far, "token:g", Send(8, Bundle.of(b"for solo"), to=("solo", "duo")))
-        board.send(far, "token:g", Send(9, Bundle.of(b"for duo"), to=("duo",)))
-        board.send(far, "token:g", Send(10, Bundle.of(b"doubt")))
+        board.send(far, Send("token:g", Bundle.of(b"for solo"), 8, ("solo", "duo")))
+        board.send(far, Send("token:g", Bundle.of(b"for duo"), 9, ("duo",)))
+        board.send(far, Send("token:g", Bundle.of(b"doubt"), 10))
         await until(lambda: len(far.receipts) == 3 and far.refusals)
         assert far.messages[4:] == [b"for solo", b"doubt"]
         assert far.refusals == [Refusal("token:g", 10, "no majority", True)]
         board.leave(far, "token:g")
-        node.board.send(near, "token:g", Send(NO_TAG, Bundle.of(b"after")))
+        node.board.send(near, Send("token:g", Bundle.of(b"after")))
         await until(lambda: near.messages[-1] == b"after")
         await board.ask("status")
         assert far.messages[-1] == b"doubt"
@@ -555,7 +556,7 @@ async def test_a_unit_is_one_packet_to_who_knows_units_and_messages_in_a_row_to_
             assert (await client.read())[0] == b"VIEW"
         await until(lambda: node.status["groups"] == {"token:g": 3})
         parts = Bundle.of(b"one", b"two")
-        units.write(send_packet("token:g", parts, tag=4, conference=7, unit=True))
+        units.write(send_packet(Send("token:g", parts.marked(7), 4, unit=True)))
         for text in parts:
             assert await paper.read() == (b"RCVE", b"token:g", text)
         for text in parts:
@@ -573,7 +574,7 @@ async def test_an_application_can_begin_at_a_position() -> None:
     async with server() as node:
         sender = Listener()
         for i in range(5):
-            node.board.send(sender, "token:g", Send(i, Bundle.of(b"%d" % i)))
+            node.board.send(sender, Send("token:g", Bundle.of(b"%d" % i), i))
         await until(lambda: len(sender.receipts) == 5)
         async with roundelay.join("g", node=node.where, since=3) as app:
             got = []
@@ -595,7 +596,7 @@ async def test_a_large_bundle_goes_in_parts_with_one_receipt() -> None:
         app = Listener()
         board.join(app, "token:g")
         messages = [b"%d" % i * 100 for i in range(40)]
-        board.send(app, "token:g", Send(3, Bundle.of(*messages)))
+        board.send(app, Send("token:g", Bundle.of(*messages), 3))
         await until(lambda: app.receipts)
         assert app.receipts == [Receipt("token:g", 3, 39, app.receipts[0].time)]
         assert app.messages == messages
@@ -604,7 +605,7 @@ async def test_a_large_bundle_goes_in_parts_with_one_receipt() -> None:
             assert batch.seq == seq
             seq += len(batch.bundle)
         with pytest.raises(PayloadTooLarge, match="--max-message"):
-            board.send(app, "token:g", Send(NO_TAG, Bundle.of(bytes(1001))))
+            board.send(app, Send("token:g", Bundle.of(bytes(1001))))
         await board.close()
 
 
@@ -615,7 +616,7 @@ async def test_batches_larger_than_a_packet_are_cut_for_an_application() -> None
         board.join(app, "to:g")
         await until(lambda: app.views)
         messages = [bytes(300) for _ in range(10)]
-        node.board.send(Listener(), "to:g", Send(NO_TAG, Bundle.of(*messages)))
+        node.board.send(Listener(), Send("to:g", Bundle.of(*messages)))
         await until(lambda: len(app.messages) == 10)
         assert [batch.seq for batch in app.batches] == [0, 3, 6, 9]
         await board.close()
@@ -630,7 +631,7 @@ async def test_queue_full_reaches_the_remote_caller_and_room_does_too() -> None:
         full = False
         while not full:
             try:
-                board.send(app, "g", Send(sent, Bundle.of(bytes(10_000))))
+                board.send(app, Send("g", Bundle.of(bytes(10_000)), sent))
             except QueueFull:
                 full = True
             else:
@@ -639,7 +640,7 @@ async def test_queue_full_reaches_the_remote_caller_and_room_does_too() -> None:
             await asyncio.sleep(0)
         node.board.open("g")
         await until(lambda: app.room == ["g"])
-        board.send(app, "g", Send(sent, Bundle.of(b"x")))
+        board.send(app, Send("g", Bundle.of(b"x"), sent))
         await until(lambda: len(app.receipts) == sent + 1)
         assert [receipt.tag for receipt in app.receipts] == list(range(sent + 1))
         await board.close()
@@ -654,8 +655,8 @@ async def test_two_applications_may_share_a_connection_but_not_a_group() -> None
         with pytest.raises(UsageError, match="another connection"):
             board.join(two, "g")
         board.join(two, "h")
-        board.send(one, "h", Send(1, Bundle.of(b"to two")))
-        board.send(two, "g", Send(1, Bundle.of(b"to one")))
+        board.send(one, Send("h", Bundle.of(b"to two"), 1))
+        board.send(two, Send("g", Bundle.of(b"to one"), 1))
         await until(lambda: one.messages and two.messages and one.receipts and two.receipts)
         assert (one.messages, two.messages) == ([b"to one"], [b"to two"])
         board.gone(two)
@@ -671,7 +672,7 @@ async def test_a_lost_connection_is_said_aloud() -> None:
         board.join(app, "g")
         await until(lambda: app.views)
         node.board.group("g").shut = True
-        board.send(app, "g", Send(4, Bundle.of(b"never answered")))
+        board.send(app, Send("g", Bundle.of(b"never answered"), 4))
         await until(lambda: node.board.sends)
     await until(lambda: app.ends)
     assert "connect and join again" in app.ends[0]
@@ -679,7 +680,7 @@ async def test_a_lost_connection_is_said_aloud() -> None:
     assert [(one.tag, one.indeterminate) for one in app.refusals] == [(4, True)]
     assert app.views[-1].state.startswith("broken")
     with pytest.raises(ConnectionLost):
-        board.send(app, "g", Send(NO_TAG, Bundle.of(b"x")))
+        board.send(app, Send("g", Bundle.of(b"x")))
     with pytest.raises(ConnectionLost):
         board.join(app, "h")
     with pytest.raises(ConnectionLost):
@@ -758,7 +759,7 @@ async def test_an_application_that_takes_its_time_is_not_read_for() -> None:
         sender = Listener()
         count = 12
         for i in range(count):
-            node.board.send(sender, "g", Send(i, Bundle.of(message)))
+            node.board.send(sender, Send("g", Bundle.of(message), i))
             await until(lambda i=i: len(sender.receipts) > i)  # type: ignore[misc]
             await asyncio.sleep(0.01)
         got = 0

@@ -10,9 +10,10 @@ import pytest
 import roundelay
 from roundelay.core.bundle import Bundle
 from roundelay.core.errors import Indeterminate, Refused, UsageError
+from roundelay.node.frontend.packets import send_packet
 from roundelay.node.frontend.server import FrontendServer
+from roundelay.node.node_api import Send
 from roundelay.wire.frontend import json_packet
-from roundelay.wire.frontend_messages import send_packet
 from tests.node.live import Net, delivered
 
 
@@ -51,7 +52,7 @@ async def receipt_of_an_old_frontend(where: str, data: bytes) -> bytes:
     """As one has it that was written before receipts had names: three numbers, and no more."""
     host, port = where.rsplit(":", 1)
     reader, writer = await asyncio.open_connection(host, int(port))
-    writer.write(json_packet("HELO", "", {}) + send_packet("g", Bundle.of(data), tag=7))
+    writer.write(json_packet("HELO", "", {}) + send_packet(Send("g", Bundle.of(data), 7)))
     await reader.readexactly(5)
     await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
     packet = await reader.readexactly(4 + 1 + 1 + 4 + 24)

@@ -19,10 +19,9 @@ from roundelay.core.errors import ConfigError, PayloadTooLarge, Refused, UsageEr
 from roundelay.core.grsb.pdu import ABORT, END, MIDDLE, SINGLE, START
 from roundelay.journal.format import Run
 from roundelay.node.driver.tracing import Tracing
-from roundelay.node.node_api import NO_TAG
+from roundelay.node.node_api import Send
 from roundelay.node.recording.units import RecordedUnits
 from roundelay.trace import check_trace, merge
-from roundelay.wire.frontend_messages import Send
 from tests.node.live import Net, until
 from tests.node.test_grsb_live import FULL, Town, process
 
@@ -214,7 +213,7 @@ async def test_units_through_a_daemon(tmp_path: Path) -> None:
                     await plain.broadcast_unit([b"1", b"2"])
         bob = town.members["bob"]
         with pytest.raises(UsageError, match="group token:x has no units"):
-            bob.node.send(bob.group, "token:x", Send(NO_TAG, Bundle.of(b"1", b"2"), unit=True))
+            bob.node.send(bob.group, Send("token:x", Bundle.of(b"1", b"2"), unit=True))
 
 
 def test_recorded_parts_are_put_together_only_if_all_are_there() -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from roundelay.client.publisher import Parcel, Publisher
+from roundelay.client.publisher import Publisher
 from roundelay.client.recorder import RecorderClient
 from roundelay.core.bundle import Bundle
 from roundelay.core.errors import ConfigError
@@ -83,14 +83,16 @@ def _commit_and_die(
     """A commit that is killed when that many packets are on their way."""
     send = Publisher.send
 
-    def counted(self: Publisher, parcels: Iterator[Parcel], window: int = 1000) -> Iterator[int]:
-        def until() -> Iterator[Parcel]:
+    def counted(
+        self: Publisher, parcels: Iterator[Bundle], window: int = 1000, *, recorders: int = 0
+    ) -> Iterator[int]:
+        def until() -> Iterator[Bundle]:
             for number, parcel in enumerate(parcels):
                 if number == packets:
                     os.kill(os.getpid(), signal.SIGKILL)
                 yield parcel
 
-        return send(self, until(), window)
+        return send(self, until(), window, recorders=recorders)
 
     Publisher.send = counted  # type: ignore[method-assign,assignment]
     sink.commit(settings, parts, epoch)
@@ -150,8 +152,8 @@ def test_rows_that_a_killed_node_left_out_of_a_packet_are_sent(settings: SinkSet
     with Publisher(settings.node, settings.group) as publisher:
         marker = encode_marker(Marker(settings.id, 1, 0, 100, 50))
         begun = Bundle.of(marker, *rows(0)[100:120])  # 20 of the 50 it speaks of
-        list(publisher.send([Parcel(begun, recorders=1)]))
-        list(publisher.send([Parcel(Bundle.of(b"of somebody else"), recorders=1)]))
+        list(publisher.send([begun], recorders=1))
+        list(publisher.send([Bundle.of(b"of somebody else")], recorders=1))
     sink.commit(settings, parts, 1)
     found = in_group(settings, since)
     assert sorted(found) == sorted([*wanted(), b"of somebody else"])
@@ -178,7 +180,7 @@ def test_without_a_recorder_the_node_itself_is_asked_what_it_sent(
     killed_commit(bare, staged(bare), 0, 5)
     sink.commit(bare, staged(bare), 0)
     with Publisher(node.where, "token:bare") as publisher:
-        (end,) = publisher.send([Parcel(Bundle.of(b"end"))])
+        (end,) = publisher.send([Bundle.of(b"end")])
         found = [one for _, _, bundle in publisher.history(0, end) for one in bundle]
     assert sorted(one for one in found if decode_marker(one) is None) == sorted(wanted())
 

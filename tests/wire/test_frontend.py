@@ -14,9 +14,24 @@ from hypothesis import strategies as st
 
 from roundelay.core.bundle import MESSAGES_MAX, Bundle
 from roundelay.core.errors import ConfigError, MalformedPdu
+from roundelay.core.position import Since
 from roundelay.journal.format import Run, encode_block
-from roundelay.node.frontend.packets import miss_packet, read_missed
-from roundelay.node.node_api import Missed
+from roundelay.node.frontend.packets import (
+    INDETERMINATE,
+    fail_packet,
+    from_packet,
+    portions,
+    read_failure,
+    read_from,
+    read_receipt,
+    read_received,
+    read_send,
+    receipt_packet,
+    received_packet,
+    send_packet,
+    told_packet,
+)
+from roundelay.node.node_api import UNIT, Batch, Missed, Receipt, Refusal, Send, View
 from roundelay.wire.frontend import (
     BAD_BODY,
     MESSAGE_BYTES,
@@ -32,24 +47,7 @@ from roundelay.wire.frontend import (
     packet,
     plain_packets,
     read_json,
-)
-from roundelay.wire.frontend_messages import (
-    INDETERMINATE,
-    Failure,
-    Fate,
-    Received,
-    Send,
-    fail_packet,
-    from_packet,
-    portions,
-    read_failure,
-    read_from,
-    read_receipt,
-    read_received,
-    read_send,
-    receipt_packet,
-    received_packet,
-    send_packet,
+    read_struct,
 )
 from roundelay.wire.frontend_replay import (
     Ended,
@@ -72,7 +70,7 @@ HELLO = b'{"extended":true,"name":"till 3"}'
 GREETING = (
     b'{"node":"ann","version":"0.1.0","protocol":1,"max_message":1048576,"queue_bytes":8388608}'
 )
-VIEW = b'{"version":"7.2","members":["ann","bob"],"state":"open","history":"6f1d","position":42}'
+VIEW = View("ab", "7.2", ("ann", "bob"), "open", "6f1d", 42)
 
 REPLAY = ReplayRequest(frozenset({7}), frozenset({"ann"}), since=42, id=3)
 EXAMPLES = [
@@ -83,28 +81,28 @@ EXAMPLES = [
     packet("RCVE", "ab", b"hi"),
     packet("HELO", "", HELLO),
     packet("HELO", "", GREETING),
-    send_packet("ab", TWO, tag=7),
-    send_packet("ab", HI, tag=8, someone=True),
-    send_packet("ab", HI, to=["ann", "bob"]),
-    receipt_packet("ab", 7, 42, TIME),
-    receipt_packet("ab", 7, -1, TIME, ("bob", "cat")),
-    receipt_packet("ab", 7, 42, TIME, level=1),
+    send_packet(Send("ab", TWO, 7)),
+    send_packet(Send("ab", HI, 8, someone=True)),
+    send_packet(Send("ab", HI, -1, ("ann", "bob"))),
+    receipt_packet(Receipt("ab", 7, 42, TIME), given_up=True),
+    receipt_packet(Receipt("ab", 7, -1, TIME, ("bob", "cat")), given_up=True),
+    receipt_packet(Receipt("ab", 7, 42, TIME, ("bob",), 1), level=True),
     fail_packet("ab", 7, INDETERMINATE, "no majority"),
-    send_packet("ab", HI, tag=9, conference=7, kind=1, recorders=1),
+    send_packet(Send("ab", HI.marked(7, 1), 9, recorders=1)),
     packet("OPTS", "ab", b'{"resilience":1,"min_members":1}'),
-    from_packet("ab", 42),
-    from_packet("ab", 0, TIME),
-    received_packet("ab", 42, TIME, "ann", TWO),
-    received_packet("ab", 42, TIME, "ann", HI, conference=7, kind=1),
+    from_packet("ab", Since(42)),
+    from_packet("ab", Since(0, TIME)),
+    received_packet(Batch("ab", 42, "ann", TIME, TWO)),
+    received_packet(Batch("ab", 42, "ann", TIME, HI.marked(7, 1))),
     replay_packet("ab", REPLAY),
     block_packet("ab", 3, encode_block([Run(42, TIME, "ann", HI, 7, 1)], bytes(16), 0)),
     more_packet("ab", 3, 1),
     ended_packet("ab", Ended(3, 1042)),
-    send_packet("ab", TWO, tag=10, conference=7, unit=True),
-    received_packet("ab", 42, TIME, "ann", TWO, conference=7, unit=True),
-    packet("VIEW", "ab", VIEW),
-    miss_packet(Missed("ab", 42, 90, "6f1d")),
-    from_packet("ab", 42, history="6f1d"),
+    send_packet(Send("ab", TWO.marked(7), 10, unit=True)),
+    received_packet(Batch("ab", 42, "ann", TIME, TWO.marked(7), UNIT)),
+    told_packet("VIEW", VIEW),
+    told_packet("MISS", Missed("ab", 42, 90, "6f1d")),
+    from_packet("ab", Since(42, history="6f1d")),
     head("STOP", "ab"),
     head("GOON", "ab"),
     packet("ASKQ", "", b'{"id":1,"ask":"why","of":"bob"}'),
@@ -173,15 +171,16 @@ def test_the_packets_of_the_paper() -> None:
 
 
 def test_what_is_written_is_read_again() -> None:
-    assert read_send(one(EXAMPLES[7])) == Send(7, TWO)
-    assert read_send(one(EXAMPLES[8])) == Send(8, HI, someone=True)
-    assert read_send(one(EXAMPLES[9])) == Send(-1, HI, ("ann", "bob"))
-    assert read_receipt(one(EXAMPLES[10])) == Fate(7, 42, TIME)
-    assert read_receipt(one(EXAMPLES[11])) == Fate(7, -1, TIME, ("bob", "cat"))
-    assert read_receipt(one(EXAMPLES[12])) == Fate(7, 42, TIME, (), 1)
-    assert read_failure(one(EXAMPLES[13])) == Failure(7, INDETERMINATE, "no majority")
-    assert read_received(one(EXAMPLES[18])) == Received(42, TIME, "ann", TWO)
-    assert read_json(one(EXAMPLES[26]))["members"] == ["ann", "bob"]
+    assert read_send(one(EXAMPLES[7])) == Send("ab", TWO, 7)
+    assert read_send(one(EXAMPLES[8])) == Send("ab", HI, 8, someone=True)
+    assert read_send(one(EXAMPLES[9])) == Send("ab", HI, -1, ("ann", "bob"))
+    assert read_receipt(one(EXAMPLES[10])) == Receipt("ab", 7, 42, TIME)
+    assert read_receipt(one(EXAMPLES[11])) == Receipt("ab", 7, -1, TIME, ("bob", "cat"))
+    assert read_receipt(one(EXAMPLES[12])) == Receipt("ab", 7, 42, TIME, (), 1)
+    refusal = Refusal("ab", 7, "no majority", True)
+    assert read_failure(one(EXAMPLES[13])) == (refusal, INDETERMINATE)
+    assert read_received(one(EXAMPLES[18])) == Batch("ab", 42, "ann", TIME, TWO)
+    assert read_struct(one(EXAMPLES[26]), View) == VIEW
 
 
 def test_a_receipt_is_read_whole_or_not_at_all() -> None:
@@ -196,10 +195,11 @@ def test_a_receipt_is_read_whole_or_not_at_all() -> None:
 def test_what_is_missing_is_read_again() -> None:
     gap = Missed("ab", 42, 90, "6f1d")
     refused = Missed("ab", 240, 0, "6f1d", "09ab", final=True)
-    assert [read_missed(one(miss_packet(each))) for each in (gap, refused)] == [gap, refused]
+    for missed in (gap, refused):
+        assert read_struct(one(told_packet("MISS", missed)), Missed) == missed
     for wrong in (b"{}", b'{"lo":1,"hi":"2"}', b'{"lo":true,"hi":2}'):
         with pytest.raises(MalformedPdu):
-            read_missed(Packet("MISS", "ab", wrong))
+            read_struct(Packet("MISS", "ab", wrong), Missed)
     for history in (b"\xff", b"x" * 256):
         with pytest.raises(MalformedPdu):
             read_from(Packet("FROM", "ab", bytes(16) + history))
@@ -207,19 +207,19 @@ def test_what_is_missing_is_read_again() -> None:
 
 def test_what_recorders_need_is_read_again() -> None:
     sent = read_send(one(EXAMPLES[14]))
-    assert sent == Send(9, HI.marked(7, 1), recorders=1)
-    named = send_packet("ab", HI, to=["ann", "bob"], kind=3)
-    assert read_send(one(named)) == Send(-1, HI.marked(0, 3), ("ann", "bob"))
-    assert [read_from(one(EXAMPLES[i])) for i in (16, 17)] == [(42, 0, ""), (0, TIME, "")]
-    assert read_from(one(EXAMPLES[28])) == (42, 0, "6f1d")
+    assert sent == Send("ab", HI.marked(7, 1), 9, recorders=1)
+    named = Send("ab", HI.marked(0, 3), -1, ("ann", "bob"))
+    assert read_send(one(send_packet(named))) == named
+    assert [read_from(one(EXAMPLES[i])) for i in (16, 17)] == [Since(42), Since(0, TIME)]
+    assert read_from(one(EXAMPLES[28])) == Since(42, 0, "6f1d")
     got = read_received(one(EXAMPLES[19]))
-    assert got == Received(42, TIME, "ann", HI.marked(7, 1))
+    assert got == Batch("ab", 42, "ann", TIME, HI.marked(7, 1))
     assert read_replay(one(EXAMPLES[20])) == REPLAY
     assert read_more(one(EXAMPLES[22])) == (3, 1)
     assert read_ended(one(EXAMPLES[23])) == Ended(3, 1042)
     unit = read_send(one(EXAMPLES[24]))
-    assert unit == Send(10, TWO.marked(7), unit=True)
-    assert read_received(one(EXAMPLES[25])).bundle == TWO.marked(7)
+    assert unit == Send("ab", TWO.marked(7), 10, unit=True)
+    assert read_received(one(EXAMPLES[25])) == Batch("ab", 42, "ann", TIME, TWO.marked(7), UNIT)
     for wrong in (b'{"since":-1}', b'{"senders":"ann"}', b'{"kinds":[]}', b'{"blocks":65}'):
         with pytest.raises(ConfigError):
             read_replay(Packet("RPLY", "ab", wrong))
@@ -339,7 +339,9 @@ def test_a_message_of_the_limit_is_taken_and_one_byte_more_is_not() -> None:
     for command in ("SNDE", "SNDS"):
         with pytest.raises(MalformedPdu, match="1001 bytes, at most 1000"):
             parsed(packet(command, "g", bytes(1001)), at_node(message_bytes=1000))
-    (found,) = parsed(send_packet("g", Bundle.of(bytes(1001))), at_node(message_bytes=1000))
+    (found,) = parsed(
+        send_packet(Send("g", Bundle.of(bytes(1001)), -1)), at_node(message_bytes=1000)
+    )
     with pytest.raises(MalformedPdu, match="1001 bytes, at most 1000"):
         read_send(found, 1000)
 
@@ -380,7 +382,7 @@ def test_sends_that_are_not_what_they_say(body: bytes) -> None:
 @settings(max_examples=300)
 @given(st.binary(max_size=200), st.sampled_from(["SNDR", "SNDO", "SNDD", "RCVX", "RCPT", "FAIL"]))
 def test_any_message_is_read_or_refused(body: bytes, command: str) -> None:
-    readers = {"RCVX": read_received, "RCPT": read_receipt, "FAIL": read_failure}
+    readers: dict[str, Any] = {"RCVX": read_received, "RCPT": read_receipt, "FAIL": read_failure}
     try:
         readers.get(command, read_send)(Packet(command, "g", body))
     except MalformedPdu as error:
@@ -443,9 +445,9 @@ def test_names_that_cannot_be_sent(name: str) -> None:
     with pytest.raises(ConfigError, match="group = "):
         head("JOIN", name)
     with pytest.raises(ConfigError, match="to = "):
-        send_packet("g", HI, to=[name])
+        send_packet(Send("g", HI, -1, (name,)))
     with pytest.raises(ConfigError, match="to = "):
-        send_packet("g", HI, to=[])
+        send_packet(Send("g", HI, -1, ()))
 
 
 @given(st.lists(st.binary(max_size=50), max_size=40), st.integers(1, 120))

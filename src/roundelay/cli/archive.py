@@ -288,8 +288,7 @@ def query_command(
     if sql and not search.is_sql:
         raise ConfigError("sql", sql, "SELECT … FROM messages …")
     if out is not None:
-        form = _format(out, form)
-        _check_file(out)
+        form = _checked_format(out, form)
     from roundelay.pipeline.journals import find
 
     try:
@@ -391,20 +390,17 @@ def _cell(value: Any) -> str:
     return text if len(text) <= WIDTH else text[: WIDTH - 1] + "…"
 
 
-def _format(out: Path, form: str | None) -> str:
-    chosen_form = form or out.suffix.lstrip(".").lower()
-    chosen_form = "json" if chosen_form in ("jsonl", "ndjson") else chosen_form
-    if chosen_form not in FORMATS:
+def _checked_format(out: Path, form: str | None) -> str:
+    """What to write to `out`; ConfigError, before Spark starts, if that cannot be."""
+    form = form or out.suffix.lstrip(".").lower()
+    form = "json" if form in ("jsonl", "ndjson") else form
+    if form not in FORMATS:
         raise ConfigError("out", out, "a name that ends in .parquet, .csv or .json, or --format")
-    return chosen_form
-
-
-def _check_file(out: Path) -> None:
-    """Raise ConfigError if it cannot be written, before Spark starts."""
     if out.is_dir():
         raise ConfigError("out", out, "the name of a file; this is a folder")
     if not os.access(out.absolute().parent, os.W_OK | os.X_OK):
         raise ConfigError("out", out, "a file in a folder that is there and can be written")
+    return form
 
 
 def _write(rows: DataFrame, out: Path, form: str) -> None:

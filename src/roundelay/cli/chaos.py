@@ -24,14 +24,7 @@ from roundelay.cli.options import (
     option,
     several,
 )
-from roundelay.cli.output import (
-    counted,
-    number,
-    print_json,
-    print_table,
-    printable,
-    report,
-)
+from roundelay.cli.output import counted, number, print_json, print_table, printable, report
 from roundelay.core.errors import ConfigError
 from roundelay.runs.chaos.network import NETWORKS
 from roundelay.runs.chaos.plan import ChaosParams
@@ -157,9 +150,7 @@ def chaos_command(
     for seed in range(first.seed, first.seed + runs):
         params = structs.replace(first, seed=seed)
         params.check()
-        place = out
-        if place is not None and runs > 1:
-            place = place / f"seed-{params.seed}"
+        place = out / f"seed-{seed}" if out is not None and runs > 1 else out
         results.append(run_in_folder(chaos, params, place, force, as_json))
         if not as_json:
             _show(results[-1])
@@ -194,12 +185,12 @@ def _show(results: dict[str, Any]) -> None:
 
 def _check_options(ctx: click.Context, api: bool) -> None:
     """Options that would be ignored are refused."""
-    allowed = (*SHARED, *OWN) if api else ()
     for name, value in ctx.params.items():
-        given = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        if api and given and name not in allowed:
+        if ctx.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
+            continue
+        if api and name not in (*SHARED, *OWN):
             raise ConfigError(name, value, "nothing with --api; see roundelay chaos --help")
-        if not api and given and name in OWN:
+        if not api and name in OWN:
             raise ConfigError(name, value, "something with --api only")
 
 

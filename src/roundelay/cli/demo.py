@@ -7,13 +7,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import click
 from msgspec import structs
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, Group, JustifyMethod, RenderableType
 from rich.live import Live
 from rich.panel import Panel
 from rich.table import Table
@@ -22,7 +23,7 @@ from rich.text import Text
 from roundelay.cli.options import PATH, Whole, flag, json_option, option
 from roundelay.cli.output import coloured, print_table, print_violations, report
 from roundelay.core.engine import MS, SECOND
-from roundelay.runs.demo import Demo, DemoParams, SiteView, letter
+from roundelay.runs.demo import Demo, DemoParams, letter
 from roundelay.runs.folder import DIAGRAM, REPORT, RunFolder, run_folder
 from roundelay.runs.live_demo import LiveDemo, live_params
 from roundelay.runs.report import JUDGED
@@ -219,6 +220,11 @@ def _show(demo: Demo, results: dict[str, Any], folder: RunFolder) -> None:
     click.echo(f"  {folder.path}/: open {REPORT}, or {DIAGRAM} for the crash itself")
 
 
+ROLES: Final = {
+    "token": ("★ token", "bold yellow"),
+    "passing on": ("☆ passing", "yellow"),
+    "reforming": ("… reforming", "bold blue"),
+}
 COLOURS: Final = ("cyan", "white", "magenta", "yellow", "white")
 """Of the messages, by sender."""
 
@@ -229,6 +235,9 @@ NARROW: Final = 96
 PROCESSES_WIDTH: Final = 104
 BAR: Final = 40
 
+_panel = partial(Panel, title_align="left", border_style="dim")
+HAPPENS: Final[dict[str, Any]] = {"title": "what happens", "height": EVENTS + 2}
+
 
 def frame(demo: Demo, width: int = WIDTH) -> RenderableType:
     """One picture of the demo, for a terminal of this width."""
@@ -238,7 +247,7 @@ def frame(demo: Demo, width: int = WIDTH) -> RenderableType:
         _head(f"{demo.world.now / SECOND:6.2f}", headline),
         _sites(demo, width),
         _order(demo, width),
-        _events(_story(demo), width),
+        _panel(_story(demo), **HAPPENS, width=width),
         _counters(demo),
     )
 
@@ -248,46 +257,34 @@ def _head(seconds: str, headline: Text) -> RenderableType:
     return Group(Text(), text, Text())
 
 
-def _sites(demo: Demo, width: int) -> RenderableType:
+def _grid(*columns: tuple[str, int]) -> Table:
+    """A table of columns of that name and width."""
     grid = Table(box=box.SIMPLE_HEAD, padding=(0, 1), expand=False)
+    for name, room in columns:
+        justify: JustifyMethod = "right" if name == "delivered" else "left"
+        grid.add_column(name, width=room, justify=justify, no_wrap=True)
+    return grid
+
+
+def _sites(demo: Demo, width: int) -> RenderableType:
     wide = width >= NARROW
-    columns = [("", 8, "left"), ("", 6, "left"), ("sends", 5, "left"), ("token", 11, "left")]
-    if wide:
-        columns.append(("list: members", 16, "left"))
-    columns += [("delivered", 9, "right"), ("latest messages", 40 if wide else 22, "left")]
-    for name, room, justify in columns:
-        grid.add_column(name, width=room, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    lists = [("list: members", 16)] if wide else []
+    last = [("delivered", 9), ("latest messages", 40 if wide else 22)]
+    grid = _grid(("", 8), ("", 6), ("sends", 5), ("token", 11), *lists, *last)
     for view in demo.views():
-        sends = ""
-        if view.site in demo.params.senders:
-            sends = f"{letter(view.site)}1 …"
+        sends = f"{letter(view.site)}1 …" if view.site in demo.params.senders else ""
         cells: list[str | Text] = [
             f"site {view.site}",
             Text("● up", style="green") if view.up else Text("✗ down", style="bold red"),
             Text(sends, style=COLOURS[view.site % len(COLOURS)]),
-            _role(view),
+            Text(*ROLES.get(view.role, ())),
         ]
         if wide:
-            cells.append(_list(view))
+            members = f"{view.list_name}: {' '.join(map(str, view.members))}"
+            cells.append(Text(members if view.list_name else "", style="dim"))
         cells += [str(view.delivered), _names(view.recent[-(8 if wide else 4) :])]
         grid.add_row(*cells)
     return grid
-
-
-def _role(view: SiteView) -> Text:
-    if view.role == "token":
-        return Text("★ token", style="bold yellow")
-    if view.role == "passing on":
-        return Text("☆ passing", style="yellow")
-    if view.role == "reforming":
-        return Text("… reforming", style="bold blue")
-    return Text("")
-
-
-def _list(view: SiteView) -> Text:
-    if not view.list_name:
-        return Text("")
-    return Text(f"{view.list_name}: {' '.join(map(str, view.members))}", style="dim")
 
 
 def _names(names: list[str]) -> Text:
@@ -304,7 +301,7 @@ def _order(demo: Demo, width: int) -> RenderableType:
     text = Text(f"… {skipped} before …  " if skipped else "", style="dim")
     text = Text.assemble(text, _names(order[skipped:]))
     title = f"the agreed order: {len(order)} messages"
-    return Panel(text, title=title, title_align="left", width=width, height=5, border_style="dim")
+    return _panel(text, title=title, width=width, height=5)
 
 
 def _story(demo: Demo) -> Text:
@@ -313,11 +310,6 @@ def _story(demo: Demo) -> Text:
         text.append(f"{at / SECOND:7.3f} s  ", style="dim")
         text.append(f"{what}\n")
     return text
-
-
-def _events(text: Text, width: int) -> RenderableType:
-    options = {"title_align": "left", "border_style": "dim", "height": EVENTS + 2}
-    return Panel(text, title="what happens", width=width, **options)  # type: ignore[arg-type]
 
 
 def _counters(demo: Demo) -> RenderableType:
@@ -345,17 +337,14 @@ def live_frame(demo: LiveDemo) -> RenderableType:
     return Group(
         _head(f"{demo.seconds():5.1f}", headline),
         _processes(demo),
-        _events(Text("\n".join(demo.story[-EVENTS:])), PROCESSES_WIDTH),
+        _panel(Text("\n".join(demo.story[-EVENTS:])), **HAPPENS, width=PROCESSES_WIDTH),
         Text.assemble(" ", (f"{stats['received']:,} datagrams", "bold"), (lost, "red")),
     )
 
 
 def _processes(demo: LiveDemo) -> RenderableType:
-    grid = Table(box=box.SIMPLE_HEAD, padding=(0, 1), expand=False)
-    for name, room in (("", 6), ("process", 9), ("sends", 7), ("token", 7), ("state", 12)):
-        grid.add_column(name, width=room, no_wrap=True)
-    grid.add_column("delivered", width=9, justify="right", no_wrap=True)
-    grid.add_column("", width=BAR, no_wrap=True)
+    process = (("process", 9), ("sends", 7), ("token", 7), ("state", 12))
+    grid = _grid(("", 6), *process, ("delivered", 9), ("", BAR))
     for site in demo.sites:
         word, up = site.word, site.up
         pid = site.process.pid if site.process is not None else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -22,15 +23,7 @@ from roundelay.cli.options import (
     selection_of,
     several,
 )
-from roundelay.cli.output import (
-    json_line,
-    payload,
-    print_answer,
-    printable,
-    report,
-    text_line,
-    utc,
-)
+from roundelay.cli.output import json_line, payload, print_answer, printable, report, text_line, utc
 from roundelay.core.errors import ConfigError, MalformedPdu
 from roundelay.core.grsb.pdu import SINGLE
 from roundelay.core.positions import count_of
@@ -76,8 +69,8 @@ def journal_command() -> None:
 def info(folder: Path, as_json: bool) -> None:
     """Show what the journal in DIR holds."""
     reader = Reader(folder)
-    conferences: dict[int, int] = {}
-    senders: dict[str, int] = {}
+    conferences: Counter[int] = Counter()
+    senders: Counter[str] = Counter()
     latest = max((segment.latest for segment in reader.segments), default=0)
     earliest = latest
     for segment in reader.segments:
@@ -87,14 +80,14 @@ def info(folder: Path, as_json: bool) -> None:
                 Index(index_of(segment.path)) as index,
             ):
                 earliest = min(earliest, index.head.earliest)
-                _add(conferences, index.conferences)
-                _add(senders, index.senders)
+                conferences.update(index.conferences)
+                senders.update(index.senders)
             continue
         for run in read_segments([segment], EVERYTHING):
             if not run.flags & GAP:
                 earliest = min(earliest, run.time)
-                _add(conferences, {run.conference: len(run.bundle.data)})
-                _add(senders, {run.sender: len(run.bundle.data)})
+                conferences[run.conference] += len(run.bundle.data)
+                senders[run.sender] += len(run.bundle.data)
     report(
         {
             "group": reader.meta.group,
@@ -107,19 +100,12 @@ def info(folder: Path, as_json: bool) -> None:
             "sealed": sum(segment.sealed for segment in reader.segments),
             "bytes": sum(segment.size for segment in reader.segments),
             "missing": [list(gap) for gap in reader.missing],
-            "payload bytes by conference": {
-                str(key): conferences[key] for key in sorted(conferences)
-            },
-            "payload bytes by sender": {key: senders[key] for key in sorted(senders)},
+            "payload bytes by conference": {str(k): v for k, v in sorted(conferences.items())},
+            "payload bytes by sender": dict(sorted(senders.items())),
         },
         as_json,
         print_answer,
     )
-
-
-def _add(into: dict[Any, int], more: dict[Any, int]) -> None:
-    for key, size in more.items():
-        into[key] = into.get(key, 0) + size
 
 
 # ------------------------------------------------------------------------ cat

@@ -161,11 +161,9 @@ def flag(name: str, help: str, **more: Any) -> Callable[[F], F]:
 
 def mark_options(function: F) -> F:
     """Which conferences, senders and kinds: see `selection_of`."""
-    kinds = several("--kind", Whole(0), "Only of these.", "kinds")
-    senders = several("--sender", str, "Only of these.", "senders")
-    return several("--conference", Whole(0), "Only of these.", "conferences")(
-        senders(kinds(function))
-    )
+    for name, kind in (("kind", Whole(0)), ("sender", str), ("conference", Whole(0))):
+        function = several(f"--{name}", kind, "Only of these.", f"{name}s")(function)
+    return function
 
 
 def selection_of(given: dict[str, Any]) -> Selection:

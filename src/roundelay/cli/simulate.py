@@ -20,12 +20,7 @@ from roundelay.cli.options import (
     json_option,
     option,
 )
-from roundelay.cli.output import (
-    print_table,
-    print_violations,
-    progress,
-    report,
-)
+from roundelay.cli.output import print_table, print_violations, progress, report
 from roundelay.core.cluster.config import DEFERRED, EAGER
 from roundelay.core.cost import CostPlan, plan
 from roundelay.core.errors import ConfigError

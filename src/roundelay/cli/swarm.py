@@ -68,12 +68,8 @@ def swarm_command(
     for field, value in (("out", out), ("verbose", verbose or None)):
         if value and beyond - first > 1:
             raise ConfigError(field, value, "only with a single seed, as in --seeds 17:18")
-    plan = (
-        Plan.from_seed(first, given["protocol"], given["profile"])
-        if verbose or out is not None
-        else None
-    )
-    if plan is not None and verbose and not as_json:
+    plan = Plan.from_seed(first, given["protocol"], given["profile"]) if verbose else None
+    if plan is not None and not as_json:
         click.echo(plan.to_json().decode())
     if out is not None:
         from roundelay.runs.report import run_seed_into
@@ -87,7 +83,7 @@ def swarm_command(
                 tick(done, total, f"{violations} violations" if violations else "")
 
             results = swarm(params, watch)
-    if verbose and as_json:
+    if plan is not None and as_json:
         results = results | {"plan": msgspec.to_builtins(plan)}
     return report(results, as_json, lambda _: _show_swarm(results, out), results["violations"])
 

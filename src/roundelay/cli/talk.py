@@ -8,6 +8,7 @@ import sys
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final, TypeVar
 
@@ -62,14 +63,10 @@ timeout_option = option(
 )
 
 
-def _say_break(timeout_s: float) -> Callable[[str], None]:
-    """What says that a connection was lost and is made again."""
-
-    def say(reason: str) -> None:
-        line = f"{reason.partition(': ')[0]}; trying again for up to {timeout_s:g} s"
-        click.echo(printable(line), err=True)
-
-    return say
+def _say_break(timeout_s: float, reason: str) -> None:
+    """A connection was lost and is made again."""
+    line = f"{reason.partition(': ')[0]}; trying again for up to {timeout_s:g} s"
+    click.echo(printable(line), err=True)
 
 
 def run_client(main: Coroutine[Any, Any, T]) -> T:
@@ -148,7 +145,7 @@ def send_command(
     under way is not sent again, since nobody knows whether it was delivered: it ends with status 1.
 
     Without TEXT, or with -, the message is what comes from standard input, byte for byte."""
-    names = None if to is None else [name.strip() for name in to.split(",")]
+    names = None if to is None else tuple(name.strip() for name in to.split(","))
     if names is not None and not all(names):
         raise ConfigError("to", repr(to), "names of nodes with commas between them")
     if names is not None and someone:
@@ -165,7 +162,11 @@ def send_command(
 
 
 async def _send(
-    group: str, data: bytes | None, to: list[str] | None, someone: bool, given: SimpleNamespace
+    group: str,
+    data: bytes | None,
+    to: tuple[str, ...] | None,
+    someone: bool,
+    given: SimpleNamespace,
 ) -> dict[str, Any]:
     how: dict[str, Any] = {"recorders": given.recorded, "to": to, "unit": given.unit}
 
@@ -177,7 +178,7 @@ async def _send(
         await Daemon.connect(given.node, name=name, patience_s=patience_s) as daemon,
         told_if_waiting(group, state),
     ):
-        daemon.on_break = _say_break(given.timeout_s)
+        daemon.on_break = partial(_say_break, given.timeout_s)
         limit = daemon.max_message
         under_way = _UnderWay(Group(group, daemon))  # which is not joined
         async for messages in _messages(data, given.lines or given.unit, limit, given.unit):
@@ -252,7 +253,7 @@ async def _messages(
             yield gathered
         return
     rest = bytearray()
-    async for chunk in _given(given) if given is not None else _input():
+    async for chunk in _chunks(given):
         rest += chunk
         if lines and b"\n" in chunk:
             *full_lines, rest = rest.split(b"\n")
@@ -268,12 +269,12 @@ async def _messages(
         yield [bytes(rest)]
 
 
-async def _given(text: bytes) -> AsyncIterator[bytes]:
-    yield text
-
-
-async def _input() -> AsyncIterator[bytes]:
-    """Standard input in pieces; a terminal or a pipe does not keep others waiting."""
+async def _chunks(given: bytes | None) -> AsyncIterator[bytes]:
+    """What was given, or else standard input in pieces; a terminal or a pipe does not keep others
+    waiting."""
+    if given is not None:
+        yield given
+        return
     descriptor = sys.stdin.fileno()
     loop = asyncio.get_running_loop()
     chunk = b"?"
@@ -364,7 +365,7 @@ async def _listen(
     joining: Joining, given: SimpleNamespace, line: Callable[[str, Message], str]
 ) -> None:
     async with joining as group:
-        group.on_break = _say_break(given.timeout_s)
+        group.on_break = partial(_say_break, given.timeout_s)
 
         async def state() -> str:
             return group.view.state

@@ -6,7 +6,6 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
@@ -72,7 +71,7 @@ def _judged(path: Path, group: str | None) -> Iterator[dict[str, Any]]:
         if group is not None and group not in groups:
             raise ConfigError("group", group, "one of " + (", ".join(groups) or "none"))
         if groups:
-            with TemporaryDirectory(prefix="roundelay-check-") as folder:
+            with tempfile.TemporaryDirectory(prefix="roundelay-check-") as folder:
                 for name in groups if group is None else [group]:
                     merged = merge(path, Path(folder) / TRACE, group=name)
                     yield _judge(merged.path, name)
@@ -182,11 +181,7 @@ def _show_verdict(verdict: dict[str, Any]) -> None:
 
 
 def _watch(
-    paths: tuple[Path, ...],
-    every_s: float,
-    for_s: float | None,
-    as_json: bool,
-    session: Session,
+    paths: tuple[Path, ...], every_s: float, for_s: float | None, as_json: bool, session: Session
 ) -> int:
     for path in paths:
         if not path.is_dir():

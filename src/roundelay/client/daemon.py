@@ -19,6 +19,7 @@ import os
 import socket
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
+from functools import partial
 from typing import Any, Final, Self
 
 from msgspec import Struct, structs
@@ -37,9 +38,8 @@ from roundelay.core.position import LIVE, Since
 from roundelay.journal.format import Run
 from roundelay.node.groups import GroupSpec, family_of
 from roundelay.node.membership.settings import words_of
-from roundelay.node.node_api import NO_TAG, Receipt, Subscriber, View
+from roundelay.node.node_api import NO_TAG, Receipt, Send, Subscriber, View
 from roundelay.wire.frontend import address
-from roundelay.wire.frontend_messages import Send
 from roundelay.wire.frontend_replay import ReplayRequest
 
 CONNECT_S: Final = 5.0
@@ -139,16 +139,13 @@ class Daemon:
     async def _connect(self, timeout_s: float) -> None:
         target = address(self.where, "node")
         loop = asyncio.get_running_loop()
+        made = partial(Connection, self)
         try:
             async with asyncio.timeout(timeout_s):
                 if target.path:
-                    _, connection = await loop.create_unix_connection(
-                        lambda: Connection(self), target.path
-                    )
+                    _, connection = await loop.create_unix_connection(made, target.path)
                 else:
-                    _, connection = await loop.create_connection(
-                        lambda: Connection(self), target.host, target.port
-                    )
+                    _, connection = await loop.create_connection(made, target.host, target.port)
                 hello = await connection.greet(self._name)
         except (OSError, TimeoutError) as error:
             raise NodeUnreachable(
@@ -157,7 +154,7 @@ class Daemon:
             ) from None
         if connection.error is not None:
             raise ConnectionLost(str(connection.error))
-        self.node, self.max_message = hello.node, connection.protocol.max_message
+        self.node, self.max_message = hello.node, hello.max_message
         self._connection = connection
         self._posted.clear()
         self._connected_at = loop.time()
@@ -268,11 +265,7 @@ class Daemon:
     # -- the calls of a node API -----------------------------------------------------------
 
     def join(
-        self,
-        client: Client,
-        group: str,
-        since: Since = LIVE,
-        wishes: GroupSpec | None = None,
+        self, client: Client, group: str, since: Since = LIVE, wishes: GroupSpec | None = None
     ) -> None:
         """`wishes`: settings that the group must have; they are asked for after a break, too."""
         self._check()
@@ -309,10 +302,10 @@ class Daemon:
         for key in [key for key, other in self._turned_away.items() if other is client]:
             del self._turned_away[key]
 
-    def send(self, client: Client, group: str, send: Send) -> None:
+    def send(self, client: Client, send: Send) -> None:
         """As at any node; without a connection there is no room (QueueFull)."""
         self._check()
-        connection = self._connection
+        group, connection = send.group, self._connection
         if connection is None:
             self._turned_away[id(client), group] = client
             raise QueueFull(f"group {group!r}: the connection to {self.where} is being made again")
@@ -320,7 +313,7 @@ class Daemon:
             connection.protocol.check_size(send.bundle)  # what is never taken need not wait
             self._turned_away[id(client), group] = client
             raise QueueFull(f"group {group!r}: the node at {self.where} has no room now")
-        connection.protocol.send(group, owner=client, **structs.asdict(send))
+        connection.protocol.send(send, owner=client)
         connection.soon()
         if send.tag == NO_TAG:
             self._posted[group] = client

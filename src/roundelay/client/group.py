@@ -47,11 +47,11 @@ from roundelay.core.errors import (
 )
 from roundelay.core.position import LIVE, Position, Since
 from roundelay.node import node_api
+from roundelay.node.frontend.packets import check_mark
 from roundelay.node.groups import GroupSpec
 from roundelay.node.membership.settings import words_of
 from roundelay.node.node import Node
 from roundelay.node.node_api import NO_TAG, Batch, Missed, Refusal, View
-from roundelay.wire.frontend_messages import check_mark
 
 INBOX_BYTES: Final = 32 << 20
 """What may wait for an application that does not read; beyond it, the application has to say
@@ -69,11 +69,7 @@ class Group(GroupSending, Replaying, Client):
         recorders: int = 0,
         contiguity: Contiguity | None = None,
     ) -> None:
-        GroupSending.__init__(self, recorders)
-        Replaying.__init__(self)
-        self.name = name
-        """The full name, with the prefix of its protocol."""
-        self._node_api = node_api
+        super().__init__(name, node_api, recorders)
         self._close = close
         self.inbox = Inbox()
         """What has arrived and is not read yet."""
@@ -86,10 +82,6 @@ class Group(GroupSending, Replaying, Client):
         self.on_break: Callable[[str], None] = lambda reason: None
         """Called, with the reason, when the connection to a daemon breaks and is made again."""
         self._overflow: SlowConsumer | None = None
-        self._view = View(name, "0", (), "looking for members")
-        self._changed = asyncio.Event()
-        self._closed: Over | None = None
-        """Why it is over; GroupClosed: the application has left."""
         self._leaving: asyncio.Task[None] | None = None
 
     # -- what the node calls (Subscriber) -------------------------------------------------
@@ -207,10 +199,6 @@ class Group(GroupSending, Replaying, Client):
                 waiting.set_exception(Indeterminate(str(error)))
         self._receipts.clear()
 
-    def _check_open(self) -> None:
-        if self._closed is not None:
-            raise self._closed.with_traceback(None)
-
     # -- receiving -------------------------------------------------------------------------
 
     def __aiter__(self) -> AsyncIterator[Message]:
@@ -262,11 +250,6 @@ class Group(GroupSending, Replaying, Client):
         """The id of the group's history that positions belong to; empty while it is not known."""
         return self._view.history
 
-    @property
-    def view(self) -> View:
-        """Who is in the group, as far as this member knows."""
-        return self._view
-
     def views(self) -> AsyncIterator[View]:
         """The present view, then each one that follows; it ends as `async for` does."""
         known: View | None = None
@@ -287,15 +270,6 @@ class Group(GroupSending, Replaying, Client):
                 return view
         self._check_open()
         raise AssertionError("views end with the group only")
-
-    async def changed_view(self, known: View | None) -> View:
-        """The present view as soon as it is another one than `known`."""
-        while self._view is known:
-            self._check_open()
-            self._changed.clear()
-            await self._changed.wait()
-        self._check_open()
-        return self._view
 
     # -- life ------------------------------------------------------------------------------
 

@@ -11,8 +11,17 @@ from msgspec import Struct
 from roundelay.core.bundle import Bundle
 from roundelay.core.errors import ConfigError
 from roundelay.core.limits import whole
-from roundelay.node.node_api import END, MIDDLE, START, UNIT, WHOLE, Batch
-from roundelay.wire.frontend_messages import MEMBERS, RECORDERS_MAX, check_mark
+from roundelay.node.frontend.packets import check_mark
+from roundelay.node.node_api import (
+    END,
+    MEMBERS,
+    MIDDLE,
+    RECORDERS_MAX,
+    START,
+    UNIT,
+    WHOLE,
+    Batch,
+)
 
 COMMITTED: Final = "committed"
 RECORDED: Final = "recorded"
@@ -53,11 +62,6 @@ def bundle_of(messages: Any, field: str = "data", conference: int = 0, kind: int
         raise ConfigError(field, repr(wrong)[:40], "bytes; encode text first") from None
     if sum(bundle.sizes) != len(bundle.data):
         raise ConfigError(field, "an array of larger items", "bytes, as of its tobytes()")
-    return marked(bundle, conference, kind) if conference or kind else bundle
-
-
-def marked(bundle: Bundle, conference: int, kind: int) -> Bundle:
-    """`bundle` as one of a conference and kind."""
     if not (conference or kind):
         return bundle
     check_mark(conference, kind)

@@ -17,7 +17,7 @@ events in the order in which it says them.  `client.remote` drives this with asy
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from msgspec import Struct, structs
@@ -25,8 +25,17 @@ from msgspec import Struct, structs
 from roundelay.core.bundle import Bundle
 from roundelay.core.errors import ConfigError, PayloadTooLarge
 from roundelay.core.position import LIVE, Since
-from roundelay.node.frontend.packets import read_missed
-from roundelay.node.node_api import NO_TAG, UNIT, WHOLE, Batch, Missed, Receipt, Refusal, View
+from roundelay.node.frontend.packets import (
+    CLOSING,
+    REFUSED_JOIN,
+    from_packet,
+    portions,
+    read_failure,
+    read_receipt,
+    read_received,
+    send_packet,
+)
+from roundelay.node.node_api import NO_TAG, Batch, Missed, Receipt, Refusal, Send, View
 from roundelay.wire.frontend import (
     MESSAGE_BYTES,
     PROTOCOL,
@@ -35,18 +44,7 @@ from roundelay.wire.frontend import (
     head,
     json_packet,
     name_bytes,
-    read_json,
-)
-from roundelay.wire.frontend_messages import (
-    CLOSING,
-    INDETERMINATE,
-    REFUSED_JOIN,
-    from_packet,
-    portions,
-    read_failure,
-    read_receipt,
-    read_received,
-    send_packet,
+    read_struct,
 )
 from roundelay.wire.frontend_replay import (
     Ended,
@@ -61,9 +59,15 @@ from roundelay.wire.frontend_replay import (
 class Hello(Struct, frozen=True):
     """The node has answered our greeting."""
 
-    node: str
+    node: str = ""
     """Its name: the sender of what is sent through it."""
-    version: str
+    version: str = ""
+    max_message: int = MESSAGE_BYTES
+    """What it takes at most."""
+    stop: bool = False
+    """It heeds STOP."""
+    options: bool = False
+    """It takes options of a group (OPTS)."""
 
 
 class Settled(Struct, frozen=True, gc=False):
@@ -86,7 +90,7 @@ class Answer(Struct, frozen=True):
     """To a question."""
 
     id: int
-    answer: Any
+    answer: Any = None
     error: str | None = None
 
 
@@ -123,8 +127,8 @@ class ClientProtocol:
 
     def __init__(self, where: str) -> None:
         self.where = where
-        self.max_message = MESSAGE_BYTES
-        """What the node takes at most."""
+        self.greeting = Hello()
+        """What the node said of itself."""
         self.joined: set[str] = set()
         self.stopped: set[str] = set()
         """Groups to which the node takes nothing for now."""
@@ -138,8 +142,6 @@ class ClientProtocol:
         self._sent: dict[int, _Sent] = {}
         self._next_tag = 0
         self._next_id = 0
-        self._heeds_stop = False
-        self._takes_options = False
 
     # -- bytes -----------------------------------------------------------------------------
 
@@ -187,16 +189,13 @@ class ClientProtocol:
     def join(self, group: str, since: Since = LIVE, options: dict[str, Any] | None = None) -> None:
         """Take part in a group; with `since`, what was before comes first."""
         name_bytes("group", group)
-        if options and not self._takes_options:
+        if options and not self.greeting.options:
             allowed = f"none through the node at {self.where}, whose version does not know them"
             raise ConfigError(next(iter(options)), next(iter(options.values())), allowed)
         self.joined.add(group)
         if options:
             self._put(json_packet("OPTS", group, options))
-        if since.seq < 0:
-            self._put(head("JOIN", group))
-        else:
-            self._put(from_packet(group, since.seq, since.time, since.history))
+        self._put(head("JOIN", group) if since.seq < 0 else from_packet(group, since))
 
     def leave(self, group: str) -> None:
         self.joined.discard(group)
@@ -205,63 +204,36 @@ class ClientProtocol:
 
     def check_size(self, bundle: Bundle) -> None:
         """Raise PayloadTooLarge for what the node would not take."""
-        largest = max(bundle.sizes, default=0)
-        if largest > self.max_message:
+        largest, most = max(bundle.sizes, default=0), self.greeting.max_message
+        if largest > most:
             raise PayloadTooLarge(
-                f"a message of {largest} bytes: the node at {self.where} takes at most "
-                f"{self.max_message}; split it, or start the node with a larger --max-message"
+                f"a message of {largest} bytes: the node at {self.where} takes at most {most}; "
+                "split it, or start the node with a larger --max-message"
             )
 
-    def send(
-        self,
-        group: str,
-        bundle: Bundle,
-        *,
-        owner: Any = None,
-        tag: int = NO_TAG,
-        to: Iterable[str] | None = None,
-        someone: bool = False,
-        recorders: int = 0,
-        unit: bool = False,
-    ) -> None:
+    def send(self, send: Send, owner: Any = None) -> None:
         """Send, in parts if need be; with a tag, Settled follows for `owner` when the fate of all
         parts is known."""
-        name_bytes("group", group)
-        self.check_size(bundle)
-        if not bundle.sizes:
+        name_bytes("group", send.group)
+        self.check_size(send.bundle)
+        if not send.bundle.sizes:
             raise ConfigError("bundle", "empty", "one message or more")
-        names = None if to is None else tuple(to)
-        parts = [
-            (conference, kind, part)
-            for conference, kind, run in bundle.by_mark()
-            for part in portions(run, self.max_message)
-        ]
-        if unit and len(parts) > 1:
+        most = self.greeting.max_message
+        parts = list(portions(send.bundle, most))
+        if send.unit and len(parts) > 1:
             raise PayloadTooLarge(
-                f"a unit of {len(bundle.data)} bytes: the node at {self.where} takes at most "
-                f"{self.max_message}, of one conference and kind; send several"
+                f"a unit of {len(send.bundle.data)} bytes: the node at {self.where} takes at most "
+                f"{most}, of one conference and kind; send several"
             )
-        sent = _Sent(owner, group, tag, len(parts))
+        sent = _Sent(owner, send.group, send.tag, len(parts))
         packets = []
-        for conference, kind, part in parts:
+        for part in parts:
             own = NO_TAG
-            if tag != NO_TAG:
+            if send.tag != NO_TAG:
                 own = self._next_tag
                 self._next_tag += 1
-            packets.append(
-                send_packet(
-                    group,
-                    part,
-                    tag=own,
-                    to=names,
-                    someone=someone,
-                    conference=conference,
-                    kind=kind,
-                    recorders=recorders,
-                    unit=unit,
-                )
-            )
-            if tag != NO_TAG:
+            packets.append(send_packet(structs.replace(send, tag=own, bundle=part)))
+            if send.tag != NO_TAG:
                 self._sent[own] = sent
         for data in packets:
             self._put(data)
@@ -290,7 +262,7 @@ class ClientProtocol:
 
     def hold(self, group: str, stop: bool) -> None:
         """The application can take no more of the group now, or it can again."""
-        if self._heeds_stop and group in self.joined:
+        if self.greeting.stop and group in self.joined:
             self._put(head("STOP" if stop else "GOON", group))
 
     def _number(self) -> int:
@@ -301,36 +273,20 @@ class ClientProtocol:
     # -- what the node says ----------------------------------------------------------------
 
     def _hello(self, packet: Packet) -> Hello:
-        hello = read_json(packet)
-        limit = hello.get("max_message")
-        self.max_message = limit if isinstance(limit, int) else MESSAGE_BYTES
-        self._heeds_stop = hello.get("stop") is True
-        self._takes_options = hello.get("options") is True
-        return Hello(str(hello.get("node", "")), str(hello.get("version", "")))
+        self.greeting = read_struct(packet, Hello)
+        return self.greeting
 
     def _batch(self, packet: Packet) -> Batch | None:
-        group = packet.group
-        if group not in self.joined:
+        if packet.group not in self.joined:
             return None
         # What is delivered now belongs to the history that the last view named.
-        view = self._views.get(group)
-        history = "" if view is None else view.history
-        unit = UNIT if packet.command == "RCVU" else WHOLE
-        received = read_received(packet)
-        return Batch(
-            group, received.seq, received.sender, received.time, received.bundle, unit, history
-        )
+        view = self._views.get(packet.group)
+        return read_received(packet, "" if view is None else view.history)
 
     def _view(self, packet: Packet) -> View | None:
         if packet.group not in self.joined:
             return None
-        content = read_json(packet)
-        members = tuple(str(name) for name in content.get("members") or ())
-        version, state = str(content.get("version", "")), str(content.get("state", ""))
-        history, position = str(content.get("history", "")), content.get("position")
-        at = position if type(position) is int else -1
-        view = View(packet.group, version, members, state, history, at)
-        self._views[packet.group] = view
+        self._views[packet.group] = view = read_struct(packet, View)
         return view
 
     def last_view(self, group: str) -> View:
@@ -338,33 +294,33 @@ class ClientProtocol:
         return self._views.get(group) or View(group, "", (), "")
 
     def _missed(self, packet: Packet) -> Missed | None:
-        return read_missed(packet) if packet.group in self.joined else None
+        return read_struct(packet, Missed) if packet.group in self.joined else None
 
     def _receipt(self, packet: Packet) -> Settled | None:
-        fate = read_receipt(packet)
-        sent = self._sent.pop(fate.tag, None)
+        receipt = read_receipt(packet)
+        sent = self._sent.pop(receipt.tag, None)
         if sent is None:
             return None
-        seq, given_up, before = fate.seq, fate.given_up, sent.receipt
+        seq, given_up, before = receipt.seq, receipt.given_up, sent.receipt
         if before is not None:
             seq = max(before.seq, seq)
             given_up = tuple(dict.fromkeys((*before.given_up, *given_up)))
-        sent.receipt = Receipt(sent.group, sent.tag, seq, fate.time, given_up, fate.resilience)
+        told = {"group": sent.group, "tag": sent.tag, "seq": seq, "given_up": given_up}
+        sent.receipt = structs.replace(receipt, **told)
         return self._arrived(sent)
 
     def _failure(self, packet: Packet) -> Settled | RequestFailed | None:
-        failure = read_failure(packet)
-        if failure.flags & CLOSING:
-            self.closing = failure.reason
-        indeterminate = bool(failure.flags & INDETERMINATE)
-        sent = self._sent.pop(failure.tag, None)
+        refusal, flags = read_failure(packet)
+        if flags & CLOSING:
+            self.closing = refusal.reason
+        sent = self._sent.pop(refusal.tag, None)
         if sent is not None:
-            sent.refusal = Refusal(sent.group, sent.tag, failure.reason, indeterminate)
+            sent.refusal = structs.replace(refusal, group=sent.group, tag=sent.tag)
             return self._arrived(sent)
-        out = bool(failure.flags & REFUSED_JOIN)
+        out = bool(flags & REFUSED_JOIN)
         if out:
             self.joined.discard(packet.group)
-        return RequestFailed(Refusal(packet.group, NO_TAG, failure.reason, indeterminate), out)
+        return RequestFailed(structs.replace(refusal, tag=NO_TAG), out)
 
     def _arrived(self, sent: _Sent) -> Settled | None:
         """The fate of one part is known: when that of all is, it is told as one."""
@@ -379,12 +335,6 @@ class ClientProtocol:
         reason = f"only a part was delivered: {sent.refusal.reason}"
         return Settled(sent.owner, Refusal(sent.group, sent.tag, reason, True))
 
-    def _block(self, packet: Packet) -> Block:
-        return Block(*read_block(packet))
-
-    def _replayed(self, packet: Packet) -> Ended:
-        return read_ended(packet)
-
     def _stop(self, packet: Packet) -> None:
         self.stopped.add(packet.group)
 
@@ -392,27 +342,19 @@ class ClientProtocol:
         self.stopped.discard(packet.group)
         return Room(packet.group)
 
-    def _answer(self, packet: Packet) -> Answer | None:
-        content = read_json(packet)
-        number = content.get("id")
-        if not isinstance(number, int):
-            return None
-        error = str(content["error"]) if "error" in content else None
-        return Answer(number, content.get("answer"), error)
-
 
 _READERS: Final[dict[str, Callable[[ClientProtocol, Packet], Event | None]]] = {
     "HELO": ClientProtocol._hello,
     "RCVX": ClientProtocol._batch,
     "RCVC": ClientProtocol._batch,
     "RCVU": ClientProtocol._batch,
-    "RPLB": ClientProtocol._block,
-    "RPLE": ClientProtocol._replayed,
+    "RPLB": lambda protocol, packet: Block(*read_block(packet)),
+    "RPLE": lambda protocol, packet: read_ended(packet),
     "VIEW": ClientProtocol._view,
     "MISS": ClientProtocol._missed,
     "RCPT": ClientProtocol._receipt,
     "FAIL": ClientProtocol._failure,
     "STOP": ClientProtocol._stop,
     "GOON": ClientProtocol._go_on,
-    "ANSW": ClientProtocol._answer,
+    "ANSW": lambda protocol, packet: read_struct(packet, Answer),
 }

@@ -3,12 +3,12 @@
 ::
 
     with Publisher("127.0.0.1:6678", "token:orders", name="loader") as publisher:
-        for seq in publisher.send([Parcel(bundle), …]):    # position of each parcel's last message
+        for seq in publisher.send([bundle, …]):    # position of each bundle's last message
             ...
 
-Parcels go out as long as `window` of them wait for their receipts; a node that has no room stops
+Bundles go out as long as `window` of them wait for their receipts; a node that has no room stops
 reading, and then sending waits.  What went wrong is raised, and nothing is sent again by itself:
-after `Indeterminate` or `ConnectionLost` nobody knows what became of the parcels that have no
+after `Indeterminate` or `ConnectionLost` nobody knows what became of the bundles that have no
 receipt yet.
 """
 
@@ -17,27 +17,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from msgspec import Struct
-
 from roundelay.client.connection import TIMEOUT_S, NodeConnection
 from roundelay.client.protocol import RequestFailed, Settled
 from roundelay.core.bundle import Bundle
 from roundelay.core.errors import Indeterminate, Refused
 from roundelay.core.position import Since
-from roundelay.node.node_api import Batch, Refusal
+from roundelay.node.node_api import Batch, Refusal, Send
 from roundelay.wire.frontend import DEFAULT
 
 WINDOW: Final = 64
-
-
-class Parcel(Struct, frozen=True, gc=False):
-    """Messages that are sent together."""
-
-    bundle: Bundle
-    conference: int = 0
-    kind: int = 0
-    recorders: int = 0
-    """How many recorders must have synced before the receipt."""
 
 
 class Publisher(NodeConnection):
@@ -60,17 +48,20 @@ class Publisher(NodeConnection):
 
     # -- sending ---------------------------------------------------------------------------
 
-    def send(self, parcels: Iterable[Parcel], window: int = WINDOW) -> Iterator[int]:
-        """Send all of them, in order; gives the position of the last message of each.
+    def send(
+        self, bundles: Iterable[Bundle], window: int = WINDOW, *, recorders: int = 0
+    ) -> Iterator[int]:
+        """Send all of them, in order; gives the position of the last message of each, as soon as so
+        many `recorders` have synced it.
 
         Raises Refused when one is certainly not delivered, Indeterminate when nobody can say.
         """
         first = self._next_tag
         settled: dict[int, int] = {}
         given = 0
-        for parcel in parcels:
-            marked = parcel.bundle.marked(parcel.conference, parcel.kind)
-            self._protocol.send(self.group, marked, tag=self._next_tag, recorders=parcel.recorders)
+        for bundle in bundles:
+            tag = self._next_tag
+            self._protocol.send(Send(self.group, bundle, tag, recorders=recorders))
             self._flush()
             self._next_tag += 1
             while self._next_tag - first - given >= window:

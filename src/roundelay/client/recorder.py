@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, Final
 
 from msgspec import Struct, structs
@@ -149,14 +150,8 @@ class RecorderClient(NodeConnection):
                 self._protocol.more(self.group, number, 1)
         finally:
             self._reading = False
-            if not over:
-                self._abandon(number)
-
-    def _abandon(self, number: int) -> None:
-        """The reader wants no more: end the replay, and pass over what is still under way."""
-        try:
-            self._protocol.more(self.group, number, 0)
-            while not isinstance(self._await(Block, Ended), Ended):
-                pass
-        except ConnectionLost:
-            pass  # it is over in any case
+            if not over:  # end the replay, and pass over what is still under way
+                with suppress(ConnectionLost):  # it is over in any case
+                    self._protocol.more(self.group, number, 0)
+                    while not isinstance(self._await(Block, Ended), Ended):
+                        pass

@@ -21,13 +21,7 @@ from roundelay.client.protocol import (
     Room,
     Settled,
 )
-from roundelay.core.errors import (
-    ConnectionLost,
-    MalformedPdu,
-    NodeUnreachable,
-    Refused,
-    UsageError,
-)
+from roundelay.core.errors import ConnectionLost, MalformedPdu, NodeUnreachable, Refused, UsageError
 from roundelay.journal.format import Run
 from roundelay.node.node_api import Batch, Missed, View
 from roundelay.node.recording.transfer import runs_of

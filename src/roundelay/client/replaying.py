@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
 from contextlib import aclosing
 from datetime import datetime
@@ -11,13 +10,14 @@ from typing import Any, TypeVar
 from weakref import WeakSet
 
 from roundelay.client.messages import Message, messages_of
+from roundelay.client.sending import JoinedGroup
 from roundelay.client.since import START, Moment, request_of, since_of
 from roundelay.core.errors import ConfigError, MissingRecords, NoSuchPosition
 from roundelay.core.families import TOTAL
 from roundelay.core.position import Position, holds
 from roundelay.journal.format import GAP, HEADS_ONLY, Run
 from roundelay.node.groups import family_of
-from roundelay.node.node_api import Batch, View
+from roundelay.node.node_api import Batch
 from roundelay.node.recording.handover import batch_of
 from roundelay.node.recording.units import is_message, part_of_unit
 from roundelay.wire.frontend_replay import ReplayRequest
@@ -45,9 +45,6 @@ class Replay(AsyncIterator[T]):
         self._items: Iterator[T] = iter(())
         self._fetching: asyncio.Task[list[Run] | None] | None = None
         self._over = False
-
-    def __aiter__(self) -> Replay[T]:
-        return self
 
     async def __anext__(self) -> T:
         if self._over:
@@ -100,24 +97,12 @@ async def _next_of(chunks: AsyncGenerator[list[Run], None]) -> list[Run] | None:
     return await anext(chunks, None)
 
 
-class Replaying(ABC):
+class Replaying(JoinedGroup):
     """The part of a `Group` that is about the past."""
 
-    name: str
-    _node_api: Any
-
-    def __init__(self) -> None:
+    def __init__(self, name: str, node_api: Any) -> None:
+        super().__init__(name, node_api)
         self._replays: WeakSet[Replay[Any]] = WeakSet()
-
-    @abstractmethod
-    def _check_open(self) -> None: ...
-
-    @property
-    @abstractmethod
-    def view(self) -> View: ...
-
-    @abstractmethod
-    async def changed_view(self, known: View | None) -> View: ...
 
     def replay(
         self,

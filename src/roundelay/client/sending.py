@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -21,8 +20,7 @@ from roundelay.core.errors import (
     Refused,
     SettingsMismatch,
 )
-from roundelay.node.node_api import NO_TAG, Refusal, View
-from roundelay.wire.frontend_messages import Send
+from roundelay.node.node_api import NO_TAG, Refusal, Send, View
 
 HEAR_S: Final = 2.0
 """How long after `join` a recorder may still be on its way to be heard of."""
@@ -55,14 +53,42 @@ def is_open(view: View) -> bool:
     return view.state.startswith("open") and not view.state.startswith("open: waiting")
 
 
-class GroupSending(ABC):
+class JoinedGroup:
+    """What a `Group` knows of itself: where it is, who is in it, and whether it is over."""
+
+    def __init__(self, name: str, node_api: Any) -> None:
+        self.name = name
+        """The full name, with the prefix of its protocol."""
+        self._node_api = node_api
+        self._view = View(name, "0", (), "looking for members")
+        self._changed = asyncio.Event()
+        self._closed: Over | None = None
+        """Why it is over; GroupClosed: the application has left."""
+
+    @property
+    def view(self) -> View:
+        """Who is in the group, as far as this member knows."""
+        return self._view
+
+    async def changed_view(self, known: View | None) -> View:
+        """The present view as soon as it is another one than `known`."""
+        while self._view is known:
+            self._check_open()
+            self._changed.clear()
+            await self._changed.wait()
+        self._check_open()
+        return self._view
+
+    def _check_open(self) -> None:
+        if self._closed is not None:
+            raise self._closed.with_traceback(None)
+
+
+class GroupSending(JoinedGroup):
     """The part of a `Group` that sends."""
 
-    name: str
-    _node_api: Any
-    _view: View
-
-    def __init__(self, recorders: int) -> None:
+    def __init__(self, name: str, node_api: Any, recorders: int) -> None:
+        super().__init__(name, node_api)
         self._recorders = recorders
         """How many of them must have synced a message before its receipt."""
         self.answer_s: float | None = None
@@ -75,9 +101,6 @@ class GroupSending(ABC):
         self._turn = asyncio.Lock()
         """Of those who wait for room or for a recorder, in the order of their calls."""
         self._untold: Refusal | None = None
-
-    @abstractmethod
-    def _check_open(self) -> None: ...
 
     async def broadcast(
         self,
@@ -200,12 +223,13 @@ class GroupSending(ABC):
         raise Refused(f"group {self.name}: an earlier message was refused: {untold.reason}")
 
     async def _post(self, bundle: Bundle, tag: int, **how: Any) -> None:
+        send = Send(self.name, bundle, tag, **how)
         async with self._turn:  # nobody overtakes one who waits
             while True:
                 self._check_open()
                 self._tell_earlier(tag)
                 try:
-                    self._node_api.send(self, self.name, Send(tag, bundle, **how))
+                    self._node_api.send(self, send)
                     return
                 except NoRecorder:
                     if time.monotonic() > self._joined_at + HEAR_S:

@@ -20,9 +20,8 @@ from roundelay.core.events import DELIVER, NOBODY, SUBMIT
 from roundelay.core.notices import TransferEnded
 from roundelay.node.driver.engine_driver import EngineDriver
 from roundelay.node.membership.directory import Directory
-from roundelay.node.node_api import NO_TAG, Batch, Receipt, Refusal, Subscriber, View
+from roundelay.node.node_api import NO_TAG, Batch, Receipt, Refusal, Send, Subscriber, View
 from roundelay.node.recording.handover import CatchUp, application_of
-from roundelay.wire.frontend_messages import Send
 
 if TYPE_CHECKING:
     from roundelay.trace.live import LiveTrace
@@ -146,9 +145,10 @@ class AutoRm:
         for key in [key for key in self.turned_away if key[0] == id(application)]:
             del self.turned_away[key]
 
-    def send(self, application: Subscriber, group: str, send: Send, now: int) -> None:
-        """Queue its messages, all or none of them; the tag is that of all together."""
-        beamon, tag, someone = self.beamon, send.tag, send.someone
+    def send(self, application: Subscriber, send: Send, now: int) -> None:
+        """Queue the messages, all or none of them; the tag is that of all together."""
+        group, tag, someone = send.group, send.tag, send.someone
+        beamon = self.beamon
         config = beamon.config
         messages = _wrapped(send.bundle)
         if max(map(len, messages)) > config.max_message:

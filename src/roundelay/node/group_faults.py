@@ -29,9 +29,8 @@ from roundelay.core.position import LIVE, Since
 from roundelay.node.driver.outbox import Outbox
 from roundelay.node.group_host import GroupDriver, GroupHost
 from roundelay.node.groups import GroupSpec, family_of, plain_spec
-from roundelay.node.node_api import NO_TAG, Refusal, Subscriber, View
+from roundelay.node.node_api import NO_TAG, Refusal, Send, Subscriber, View
 from roundelay.node.recording.handover import CatchUp, application_of
-from roundelay.wire.frontend_messages import Send
 
 if TYPE_CHECKING:
     from roundelay.node.node import Node
@@ -96,7 +95,7 @@ class FailedGroup(GroupHost):
             del node.group_hosts[name]
         else:
             node.group_host(name)
-        node.send(application, name, send)
+        node.send(application, send)
 
     def agree(self, wishes: GroupSpec) -> None:
         raise self.failure()

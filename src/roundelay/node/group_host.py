@@ -15,10 +15,9 @@ from roundelay.core.position import Since
 from roundelay.node.driver.channel_link import HubLink
 from roundelay.node.driver.outbox import Outbox
 from roundelay.node.groups import GroupSpec
-from roundelay.node.node_api import Subscriber, View
+from roundelay.node.node_api import Send, Subscriber, View
 from roundelay.node.recording.memory import Memory
 from roundelay.wire.control import Ask, GroupInfo, Info, Start
-from roundelay.wire.frontend_messages import Send
 
 if TYPE_CHECKING:
     from roundelay.node.node import Node

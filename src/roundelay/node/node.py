@@ -43,7 +43,7 @@ from roundelay.node.membership import settings
 from roundelay.node.membership.directory import Directory
 from roundelay.node.membership.group import GroupMembership
 from roundelay.node.membership.identity import Identity, made_up_name
-from roundelay.node.node_api import Subscriber, View
+from roundelay.node.node_api import Send, Subscriber, View
 from roundelay.node.node_config import NodeConfig
 from roundelay.node.process import of_the_parent
 from roundelay.node.recording.recorders import Recorders
@@ -54,7 +54,6 @@ from roundelay.node.traffic.receiver import Receiver
 from roundelay.node.traffic.transmitter import Transmitter
 from roundelay.wire import beamon
 from roundelay.wire.control import Control
-from roundelay.wire.frontend_messages import Send
 from roundelay.wire.frontend_replay import ReplayRequest
 from roundelay.wire.seal import BOOT_ID, Seal
 from roundelay.wire.switch_header import hint_of
@@ -353,7 +352,8 @@ class Node:
             host.outbox.forget(application)
         self.wake()
 
-    def send(self, application: Subscriber, group: str, send: Send) -> None:
+    def send(self, application: Subscriber, send: Send) -> None:
+        group = send.group
         if not self.schedule.running:
             raise UsageError("the node has stopped" + (f": {self.fatal}" if self.fatal else ""))
         if not send.bundle.sizes:
@@ -382,7 +382,7 @@ class Node:
         if family_of(group).own_packets:
             if send.to is not None:
                 raise ConfigError("to", "…", f"no destinations in group {group}: use spo:{group}")
-            self.autorm.send(application, group, send, time.monotonic_ns())
+            self.autorm.send(application, send, time.monotonic_ns())
             self.wake()
         else:
             self.group_host(group).send(application, send)

@@ -16,7 +16,6 @@ from roundelay.core.bundle import Bundle
 from roundelay.core.position import LIVE, Since
 from roundelay.journal.format import Run
 from roundelay.node.groups import GroupSpec
-from roundelay.wire.frontend_messages import Send
 from roundelay.wire.frontend_replay import ReplayRequest
 
 WHOLE: Final = "whole"
@@ -98,7 +97,7 @@ class Refusal(Struct, frozen=True, gc=False):
     """True: nobody can say whether it is delivered.  False: it certainly is not."""
 
 
-class Missed(Struct, frozen=True, gc=False):
+class Missed(Struct, frozen=True, gc=False, omit_defaults=True):
     """Something an application has to know before it is given what follows."""
 
     group: str
@@ -106,7 +105,7 @@ class Missed(Struct, frozen=True, gc=False):
     """Where the application is."""
     hi: int
     """Where it goes on: nobody has positions `lo` to `hi - 1`."""
-    history: str = ""
+    history: str
     """Of `hi`."""
     was: str = ""
     """The history of `lo`, where `lo` is no position of the present one (or is not yet)."""
@@ -153,8 +152,29 @@ class Subscriber:
         """What the application should be given next cannot be had."""
 
 
-NO_TAG = -1
-"""`tag` of a broadcast nobody wants to hear of again."""
+NO_TAG: Final = -1
+"""`tag` of a broadcast nobody wants to hear of again; of a refusal that is of none."""
+RECORDERS_MAX: Final = 254
+MEMBERS: Final = 255
+"""Instead of a number of recorders: L + 1 members must have synced it."""
+
+
+class Send(Struct, frozen=True, gc=False):
+    """Messages to broadcast."""
+
+    group: str
+    bundle: Bundle
+    """With conference and kind in its marks."""
+    tag: int = NO_TAG
+    """With one, `receipt` or `refused` follows exactly once."""
+    to: tuple[str, ...] | None = None
+    """Names of the destinations (selective groups)."""
+    someone: bool = False
+    """To exactly one application of one node."""
+    recorders: int = 0
+    """The receipt waits until so many have synced the messages."""
+    unit: bool = False
+    """They take effect together, or not at all (groups that have a file of roles)."""
 
 
 class NodeApi(Protocol):
@@ -181,16 +201,9 @@ class NodeApi(Protocol):
     def gone(self, subscriber: Subscriber) -> None:
         """The subscriber is no more: leave all its groups, forget its tags."""
 
-    def send(self, subscriber: Subscriber, group: str, send: Send) -> None:
-        """Broadcast the messages of its bundle; needs no `join`.
-
-        `to`: names of the destinations (selective groups).  `someone`: to exactly one application
-        of one node.  `recorders`: the receipt waits until so many have synced the messages.
-        `unit`: they take effect together, or not at all (groups that have a file of roles).
-        Conference and kind are in the marks of the bundle.  With a tag, `receipt` or `refused`
-        follows exactly once.  Raises QueueFull, and then `writable(group)` follows;
-        PayloadTooLarge; other RoundelayErrors.
-        """
+    def send(self, subscriber: Subscriber, send: Send) -> None:
+        """Broadcast; needs no `join`.  Raises QueueFull, and then `writable(group)` follows;
+        PayloadTooLarge; other RoundelayErrors."""
 
     def fell_behind(self, subscriber: Subscriber, group: str, since: int) -> bool:
         """The subscriber could not keep what comes at position `since`.  True: it gets that, and

@@ -21,13 +21,15 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from roundelay.core.bundle import MESSAGES_MAX, Bundle
 from roundelay.core.errors import ConfigError, MalformedPdu
+
+T = TypeVar("T")
 
 PROTOCOL: Final = 1
 """Version of the commands beyond the paper's."""
@@ -159,10 +161,8 @@ class Parser:
     @classmethod
     def at_node(cls, message_bytes: int = MESSAGE_BYTES) -> Parser:
         """For what applications say: the paper's commands and HELO, until `extend`."""
-        every = _rules(TO_NODE, message_bytes, JSON_BYTES)
-        few = {word: rule for word, rule in every.items() if word == b"HELO"}
-        few |= _rules([command for command in TO_NODE if command.paper], message_bytes, JSON_BYTES)
-        return cls(few, every)
+        few = [command for command in TO_NODE if command.paper or command.name == "HELO"]
+        return cls(*(_rules(some, message_bytes, JSON_BYTES) for some in (few, TO_NODE)))
 
     @classmethod
     def at_application(cls) -> Parser:
@@ -310,6 +310,20 @@ def read_json(incoming: Packet) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise MalformedPdu(BAD_JSON, f"{incoming.command} wants an object")
     return content
+
+
+def read_struct(incoming: Packet, kind: type[T]) -> T:
+    """The JSON object as one of that kind, which may have the group among its fields."""
+    try:
+        return msgspec.convert(read_json(incoming) | {"group": incoming.group}, kind)
+    except msgspec.ValidationError as error:
+        raise MalformedPdu(BAD_BODY, f"{incoming.command}: {error}") from None
+
+
+def unpack(layout: struct.Struct, body: bytes, at: int) -> tuple[Any, ...]:
+    if len(body) < at + layout.size:
+        raise MalformedPdu(BAD_BODY, f"{len(body)} bytes, at least {at + layout.size}")
+    return layout.unpack_from(body, at)
 
 
 def plain_packets(command: str, group: str, bundle: Bundle) -> bytes:

@@ -12,8 +12,15 @@ from msgspec import Struct
 from roundelay.core.errors import ConfigError, MalformedPdu
 from roundelay.core.limits import whole
 from roundelay.core.selection import NUMBER_MAX, POSITION_MAX, Selection
-from roundelay.wire.frontend import BAD_BODY, Packet, json_packet, packet, read_json
-from roundelay.wire.frontend_messages import unpack
+from roundelay.wire.frontend import (
+    BAD_BODY,
+    Packet,
+    json_packet,
+    packet,
+    read_json,
+    read_struct,
+    unpack,
+)
 
 RANGES: Final = ("since", "until", "since_time", "until_time")
 SETS: Final = ("conferences", "senders", "kinds")
@@ -119,24 +126,19 @@ def read_block(incoming: Packet) -> tuple[int, bytes]:
     return number, incoming.message[_ID.size :]
 
 
-class Ended(Struct, frozen=True):
+class Ended(Struct, frozen=True, omit_defaults=True):
     """What RPLE says."""
 
     id: int
-    next: int = 0
+    next: int
     """Everything selected below this position has been sent."""
     error: str = ""
 
 
 def ended_packet(group: str, ended: Ended) -> bytes:
     """RPLE: a JSON object."""
-    content: dict[str, object] = {"id": ended.id, "next": ended.next}
-    return json_packet("RPLE", group, content | ({"error": ended.error} if ended.error else {}))
+    return json_packet("RPLE", group, ended)
 
 
 def read_ended(incoming: Packet) -> Ended:
-    content = read_json(incoming)
-    number, following = content.get("id"), content.get("next", 0)
-    if type(number) is not int or type(following) is not int:
-        raise MalformedPdu(BAD_BODY, "RPLE without an id")
-    return Ended(number, following, str(content.get("error", "")))
+    return read_struct(incoming, Ended)

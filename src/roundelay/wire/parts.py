@@ -44,6 +44,8 @@ RANKS_MAX: Final = 128
 Read = Callable[[bytes, int, int, int], tuple[Any, int]]
 """(data, where the tail begins, end of the body, count) → (value, where the tail ends)"""
 Write = Callable[[Any], bytes | list[bytes]]
+Pairs = tuple[Any, ...]
+"""Of numbers."""
 
 NUMBERS: Final = tuple(struct.Struct(f">{count}I") for count in range(U8 + 1))
 COUNTER: Final = struct.Struct(">HI")
@@ -77,10 +79,6 @@ def part_of(kind: Kind, name: str) -> PartCodec:
     raise TypeError(f"{name}: {type(kind).__name__} has no bytes")
 
 
-def short(what: str) -> MalformedPdu:
-    return MalformedPdu(SHORT_BODY, what)
-
-
 def check_count(items: Any, name: str) -> None:
     if len(items) > U8:
         raise MalformedPdu(TOO_MANY, f"{len(items)} {name}, at most {U8}")
@@ -90,7 +88,7 @@ def _numbers(name: str) -> PartCodec:
     def read(data: bytes, pos: int, end: int, count: int) -> tuple[tuple[int, ...], int]:
         after = pos + 4 * count
         if after > end:
-            raise short(f"{count} {name}")
+            raise MalformedPdu(SHORT_BODY, f"{count} {name}")
         return NUMBERS[count].unpack_from(data, pos), after
 
     def write(numbers: tuple[int, ...]) -> bytes:
@@ -101,45 +99,45 @@ def _numbers(name: str) -> PartCodec:
 
 
 def _counters(name: str) -> PartCodec:
-    def read(data: bytes, pos: int, end: int, count: int) -> tuple[tuple[Any, ...], int]:
-        after = pos + COUNTER.size * count
-        if after > end:
-            raise short(f"{count} {name}")
-        pairs = tuple(COUNTER.iter_unpack(data[pos:after]))
-        sources = {source for source, _ in pairs}
-        if NO_ID in sources or len(sources) < count:
-            raise MalformedPdu(BAD_VALUE, f"{name}: {len(sources)} different sources")
-        return pairs, after
-
-    def write(pairs: tuple[tuple[int, int], ...]) -> bytes:
+    def check(pairs: Pairs) -> None:
         sources = {source for source, _ in pairs}
         if NO_ID in sources or len(sources) < len(pairs) or len(pairs) > U8:
             raise MalformedPdu(BAD_VALUE, f"{name}: {len(sources)} different sources")
-        return b"".join([COUNTER.pack(source, number) for source, number in pairs])
 
-    return PartCodec("B", len, read, write)
+    return _pairs(name, COUNTER, check)
 
 
 def _ranges(name: str) -> PartCodec:
-    def check(ranges: tuple[tuple[int, int], ...]) -> None:
+    def check(ranges: Pairs) -> None:
+        check_count(ranges, name)
         for lo, hi in ranges:
             if not 0 <= lo < hi <= S63:
                 raise MalformedPdu(BAD_VALUE, f"{name}: from {lo} up to {hi}")
 
-    def read(data: bytes, pos: int, end: int, count: int) -> tuple[tuple[Any, ...], int]:
-        after = pos + RANGE.size * count
-        if after > end:
-            raise short(f"{count} {name}")
-        ranges = tuple(RANGE.iter_unpack(data[pos:after]))
-        check(ranges)
-        return ranges, after
+    return _pairs(name, RANGE, check)
 
-    def write(ranges: tuple[tuple[int, int], ...]) -> bytes:
-        check_count(ranges, name)
-        check(ranges)
-        return b"".join([RANGE.pack(*pair) for pair in ranges])
+
+def _pairs(name: str, layout: struct.Struct, check: Callable[[Pairs], None]) -> PartCodec:
+    def read(data: bytes, pos: int, end: int, count: int) -> tuple[Pairs, int]:
+        after = pos + layout.size * count
+        if after > end:
+            raise MalformedPdu(SHORT_BODY, f"{count} {name}")
+        pairs = tuple(layout.iter_unpack(data[pos:after]))
+        check(pairs)
+        return pairs, after
+
+    def write(pairs: Pairs) -> bytes:
+        check(pairs)
+        return b"".join([layout.pack(*pair) for pair in pairs])
 
     return PartCodec("B", len, read, write)
+
+
+def _read_ids(data: bytes, pos: int, end: int, count: int) -> tuple[tuple[int, ...], int]:
+    after = pos + 2 * count
+    if after > end:
+        raise MalformedPdu(SHORT_BODY, f"{count} members")
+    return struct.unpack_from(f">{count}H", data, pos), after
 
 
 def _members(fewest: int) -> PartCodec:
@@ -148,10 +146,7 @@ def _members(fewest: int) -> PartCodec:
             raise MalformedPdu(BAD_MEMBERS, f"{len(ids)} ids, {len(set(ids))} of them different")
 
     def read(data: bytes, pos: int, end: int, count: int) -> tuple[tuple[int, ...], int]:
-        after = pos + 2 * count
-        if after > end:
-            raise short(f"{count} members")
-        ids = struct.unpack_from(f">{count}H", data, pos)
+        ids, after = _read_ids(data, pos, end, count)
         check(ids)
         return ids, after
 
@@ -166,11 +161,9 @@ def _ranks(name: str) -> PartCodec:
     """A set as an integer with a bit per rank; on the wire the ranks, ascending."""
 
     def read(data: bytes, pos: int, end: int, count: int) -> tuple[int, int]:
-        after = pos + 2 * count
-        if after > end:
-            raise short(f"{count} members")
+        ranks, after = _read_ids(data, pos, end, count)
         mask, last = 0, -1
-        for rank in struct.unpack_from(f">{count}H", data, pos):
+        for rank in ranks:
             if not last < rank < RANKS_MAX:
                 raise MalformedPdu(BAD_MEMBERS, f"rank {rank} after {last}")
             mask |= 1 << rank
@@ -187,17 +180,19 @@ def _ranks(name: str) -> PartCodec:
 
 
 def _octets(most: int) -> PartCodec:
-    def read(data: bytes, pos: int, end: int, count: int) -> tuple[bytes, int]:
+    def check(count: int) -> None:
         if count > most:
             raise MalformedPdu(TOO_MANY, f"{count} bytes, at most {most}")
+
+    def read(data: bytes, pos: int, end: int, count: int) -> tuple[bytes, int]:
+        check(count)
         after = pos + count
         if after > end:
-            raise short(f"{count} bytes")
+            raise MalformedPdu(SHORT_BODY, f"{count} bytes")
         return data[pos:after], after
 
     def write(octets: bytes) -> bytes:
-        if len(octets) > most:
-            raise MalformedPdu(TOO_MANY, f"{len(octets)} bytes, at most {most}")
+        check(len(octets))
         return octets
 
     return PartCodec("I", len, read, write)

@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, cast
 
+from roundelay.core.bundle import Bundle
 from roundelay.core.errors import (
     ConfigError,
     InvariantBroken,
@@ -30,28 +31,22 @@ from roundelay.core.errors import (
     QueueFull,
     RoundelayError,
 )
-from roundelay.core.position import LIVE, Since
+from roundelay.core.position import LIVE
 from roundelay.node.frontend.packets import (
-    OutgoingPacket,
-    gathered,
-    miss_packet,
-    read_outgoing,
-    singly,
-    view_packet,
+    CLOSING,
+    INDETERMINATE,
+    REFUSED_JOIN,
+    Gathered,
+    fail_packet,
+    read_from,
+    read_send,
+    receipt_packet,
+    told_packet,
 )
 from roundelay.node.frontend.replay import ReplaySessions
 from roundelay.node.membership.settings import wishes_of
-from roundelay.node.node_api import Batch, Missed, Receipt, Refusal, Subscriber, View
+from roundelay.node.node_api import NO_TAG, Batch, Missed, Receipt, Refusal, Send, Subscriber, View
 from roundelay.wire.frontend import PROTOCOL, Address, Packet, Parser, head, json_packet, read_json
-from roundelay.wire.frontend_messages import (
-    CLOSING,
-    INDETERMINATE,
-    NO_TAG,
-    REFUSED_JOIN,
-    fail_packet,
-    read_from,
-    receipt_packet,
-)
 
 if TYPE_CHECKING:
     from roundelay.node.frontend.server import FrontendServer
@@ -112,7 +107,7 @@ class FrontendConnection(Subscriber, asyncio.Protocol):
         self._node = server.node
         self._parser = Parser.at_node(server.max_message)
         self._transport: asyncio.Transport = None  # type: ignore[assignment]  # connection_made
-        self._queue: deque[OutgoingPacket | Packet | MalformedPdu] = deque()
+        self._queue: deque[Send | Packet | MalformedPdu] = deque()
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._stopped = ""
@@ -194,8 +189,7 @@ class FrontendConnection(Subscriber, asyncio.Protocol):
 
     def _give_up(self) -> None:
         if self._queue:
-            items = [item for item in self._queue if isinstance(item, OutgoingPacket)]
-            waiting = sum(len(item.send.bundle) for item in items)
+            waiting = sum(len(item.bundle) for item in self._queue if isinstance(item, Send))
             self._server.drop(NO_ROOM, self, f"{waiting} messages for {self._stopped!r}")
             self._queue.clear()
             self._end()
@@ -212,7 +206,8 @@ class FrontendConnection(Subscriber, asyncio.Protocol):
         def flush() -> None:
             nonlocal size
             if messages:
-                queue.append(gathered(group, messages))
+                kind = Gathered if len(messages) > 1 else Send
+                queue.append(kind(group, Bundle.of(*messages)))
                 messages.clear()
                 size = 0
 
@@ -230,8 +225,10 @@ class FrontendConnection(Subscriber, asyncio.Protocol):
                 flush()
                 if packet.command == "HELO":
                     self._hello(packet)  # now: it changes what may follow
+                elif packet.command.startswith("SND"):
+                    queue.append(read_send(packet, self._server.max_message))
                 else:
-                    queue.append(read_outgoing(packet, self._server.max_message) or packet)
+                    queue.append(packet)
         except MalformedPdu as error:
             flush()
             queue.append(error)
@@ -244,9 +241,9 @@ class FrontendConnection(Subscriber, asyncio.Protocol):
         turn = TURN
         while queue:
             item = queue[0]
-            if isinstance(item, OutgoingPacket):
+            if isinstance(item, Send):
                 try:
-                    self._node.send(self, item.group, item.send)
+                    self._node.send(self, item)
                 except QueueFull:
                     return self._stop(item.group)
                 except InvariantBroken:
@@ -256,10 +253,10 @@ class FrontendConnection(Subscriber, asyncio.Protocol):
                     if isinstance(error, NoRecorder) and early:
                         return self._take_turns(LOOK_S)
                     queue.popleft()
-                    if item.gathered:  # one of them is to blame, not all
-                        queue.extendleft(singly(item))
+                    if isinstance(item, Gathered):  # one of them is to blame, not all
+                        queue.extendleft(reversed(item.singly()))
                     else:
-                        self._fail(item.group, item.send.tag, 0, str(error))
+                        self._fail(item.group, item.tag, 0, str(error))
                 else:
                     queue.popleft()
             else:
@@ -312,7 +309,7 @@ class FrontendConnection(Subscriber, asyncio.Protocol):
 
     def _join(self, packet: Packet) -> None:
         group = packet.group
-        since = Since(*read_from(packet)) if packet.command == "FROM" else LIVE
+        since = read_from(packet) if packet.command == "FROM" else LIVE
         try:
             if len(self.groups) >= GROUPS_MAX and group not in self.groups:
                 raise ConfigError("group", repr(group), f"at most {GROUPS_MAX} a connection")
@@ -422,10 +419,7 @@ class FrontendConnection(Subscriber, asyncio.Protocol):
 
     @_contained
     def receipt(self, receipt: Receipt) -> None:
-        lost = receipt.given_up if self.given_up else ()
-        level = receipt.resilience if self._tell_level else None
-        group, tag, seq = receipt.group, receipt.tag, receipt.seq
-        self._write(receipt_packet(group, tag, seq, receipt.time, lost, level))
+        self._write(receipt_packet(receipt, self.given_up, self._tell_level))
 
     @_contained
     def refused(self, refusal: Refusal) -> None:
@@ -439,11 +433,11 @@ class FrontendConnection(Subscriber, asyncio.Protocol):
     @_contained
     def viewed(self, view: View) -> None:
         if self.extended:
-            self._write(view_packet(view))
+            self._write(told_packet("VIEW", view))
 
     def missed(self, missed: Missed) -> None:
         if self.extended:
-            self._write(miss_packet(missed))
+            self._write(told_packet("MISS", missed))
         if missed.final:
             self._server.loop.call_soon(self._refuse_place, missed.group)
 

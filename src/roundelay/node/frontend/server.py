@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -17,6 +16,7 @@ from typing import Any, Final
 from roundelay import __version__
 from roundelay.core.errors import ConfigError
 from roundelay.core.limits import whole
+from roundelay.node.event_log import EventLog
 from roundelay.node.frontend.connection import GOODBYE_S, FrontendConnection
 from roundelay.node.frontend.memory import FrontendMemory
 from roundelay.node.frontend.packets import batch_packets
@@ -52,7 +52,7 @@ class FrontendServer:
     ) -> None:
         """`name` is the node's.  `open_to_network`: serve addresses that others can reach too,
         in clear and to anybody (`--frontend-open`).  `log` is given the level, the event and what
-        belongs to it; without it, Python's logging is."""
+        belongs to it; without it, the log of a node of that name is."""
         whole("max_message", max_message, 1, MESSAGE_BYTES_MOST)
         whole("connections_max", connections_max, 1)
         whole("queue_bytes_max", queue_bytes_max, 1)
@@ -64,7 +64,7 @@ class FrontendServer:
         # A queue that one message fills would cut applications that read as fast as they can.
         self.queue_bytes_max = max(queue_bytes_max, 2 * max_message)
         self.open_to_network = open_to_network
-        self._log = log or _log
+        self._log = log or EventLog(name, "warning")
         self.addresses: list[str] = []
         """Where it listens, with the ports that the system chose."""
         self.loop: asyncio.AbstractEventLoop = None  # type: ignore[assignment]  # start
@@ -222,9 +222,3 @@ class FrontendServer:
             "drops": dict(sorted(self._drops.items())),
             "clients": [connection.status() for connection in self._connections],
         }
-
-
-def _log(level: str, event: str, **fields: object) -> None:
-    words = " ".join(f"{key}={value!r}" for key, value in fields.items())
-    number = logging.getLevelNamesMapping()[level.upper()]
-    logging.getLogger("roundelay.frontends").log(number, "%s %s", event, words)

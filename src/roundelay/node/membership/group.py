@@ -41,9 +41,8 @@ from roundelay.node.membership.roster_messages import MARK
 from roundelay.node.membership.settings import SettingsAgreement
 from roundelay.node.membership.state import LOOKING, GroupState
 from roundelay.node.membership.subscribers import Subscribers
-from roundelay.node.node_api import Subscriber
+from roundelay.node.node_api import Send, Subscriber
 from roundelay.wire.control import FIXED, Ask, GroupInfo, Info, Start
-from roundelay.wire.frontend_messages import Send
 
 if TYPE_CHECKING:
     from roundelay.node.node import Node

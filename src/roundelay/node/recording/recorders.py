@@ -33,7 +33,7 @@ from roundelay.journal.journal import OS, JournalBroken
 from roundelay.node.group_faults import reason_of
 from roundelay.node.groups import family_of
 from roundelay.node.membership.group import GroupMembership
-from roundelay.node.node_api import Subscriber
+from roundelay.node.node_api import MEMBERS, Subscriber
 from roundelay.node.recording.durability import Awaited, Durability, Syncing
 from roundelay.node.recording.heard import HeardWords
 from roundelay.node.recording.memory import Memory
@@ -42,7 +42,6 @@ from roundelay.node.recording.source_selection import Replays, Source
 from roundelay.node.recording.transfer import Readable, ReplayServer
 from roundelay.node.storage.folders import claim_journal
 from roundelay.wire.control import HOLES_MAX, Kept, Recorded, Synced, Wanted
-from roundelay.wire.frontend_messages import MEMBERS
 
 if TYPE_CHECKING:
     from roundelay.node.node import Node

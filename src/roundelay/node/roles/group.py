@@ -44,7 +44,7 @@ from roundelay.node.driver.outbox import LIMIT_BYTES
 from roundelay.node.group_host import GroupHost
 from roundelay.node.groups import GroupSpec, check_roles
 from roundelay.node.membership.settings import check_none
-from roundelay.node.node_api import UNIT, WHOLE, Batch, Missed, Subscriber, View
+from roundelay.node.node_api import UNIT, WHOLE, Batch, Missed, Send, Subscriber, View
 from roundelay.node.recording.handover import CatchUp, application_of
 from roundelay.node.roles.bootstrap import Bootstrap
 from roundelay.node.roles.journal import RecorderJournal
@@ -57,7 +57,6 @@ from roundelay.node.roles.status import StatusView
 from roundelay.node.roles.wide.member import WideMember
 from roundelay.node.storage.store import Born
 from roundelay.wire.control import Ask, GroupInfo, Info, Start
-from roundelay.wire.frontend_messages import Send
 
 if TYPE_CHECKING:
     from roundelay.node.node import Node

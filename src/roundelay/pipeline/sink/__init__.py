@@ -51,7 +51,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from roundelay.client.publisher import Parcel, Publisher
+from roundelay.client.publisher import Publisher
 from roundelay.client.recorder import RecorderClient
 from roundelay.core.bundle import Bundle
 from roundelay.core.errors import (
@@ -303,10 +303,10 @@ def _send(
             manifest = stage.name(structs.replace(manifest, nodes=nodes))
         there = published(settings, stage, publisher, manifest, recorders, deadline)
     parcels = chain.from_iterable(
-        parcels_of(stage, part, settings.id, epoch, there.get(part.partition, ()), recorders)
+        parcels_of(stage, part, settings.id, epoch, there.get(part.partition, ()))
         for part in manifest.parts
     )
-    for _ in publisher.send(parcels):
+    for _ in publisher.send(parcels, recorders=recorders):
         pass
 
 
@@ -341,8 +341,8 @@ def _position(publisher: Publisher) -> int:
 
 
 def parcels_of(
-    stage: Stage, part: PartFile, query: bytes, epoch: int, there: Sequence[Range], recorders: int
-) -> Iterator[Parcel]:
+    stage: Stage, part: PartFile, query: bytes, epoch: int, there: Sequence[Range]
+) -> Iterator[Bundle]:
     """What of a part is not there yet, in packets, each with its marker."""
     import numpy as np
 
@@ -365,7 +365,7 @@ def parcels_of(
                 start, stop = int(offsets[row]), int(offsets[end])
                 content = heap.slice(start, stop - start).to_pybytes() if stop > start else b""
                 bundle = Bundle((len(first), *sizes), first + content)
-                yield Parcel(bundle, int(mark[0, row]), int(mark[1, row]), recorders)
+                yield bundle.marked(int(mark[0, row]), int(mark[1, row]))
                 row = end
         at += len(data)
 
@@ -383,7 +383,7 @@ def published(
 ) -> dict[int, list[Range]]:
     """Rows of an epoch that are in the group already, by partition."""
     fence = encode_marker(Marker(settings.id, manifest.epoch, FENCE, 0, 0))
-    (until,) = publisher.send([Parcel(Bundle.of(fence), recorders=recorders)])
+    (until,) = publisher.send([Bundle.of(fence)], recorders=recorders)
     rows = _PublishedRows(settings.id, stage, manifest)
     at = manifest.since
     while at < until:

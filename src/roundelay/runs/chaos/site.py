@@ -30,10 +30,9 @@ from roundelay.node.event_log import log_as_json
 from roundelay.node.groups import GroupSpec
 from roundelay.node.medium.probe import Choice
 from roundelay.node.node import Node
-from roundelay.node.node_api import Batch, Receipt, Refusal, Subscriber, View
+from roundelay.node.node_api import Batch, Receipt, Refusal, Send, Subscriber, View
 from roundelay.node.node_config import NodeConfig
 from roundelay.node.recording.recorder import RecordConfig
-from roundelay.wire.frontend_messages import Send
 
 TICK_S: Final = 0.01
 SAY_S: Final = 0.1
@@ -160,7 +159,7 @@ class SendingApplication(Subscriber):
         self.open[tag] = (tag, count)
         self.lasts.add(tag + count - 1)
         try:
-            self.node.send(self, GROUP, Send(tag, Bundle.of(*messages)))
+            self.node.send(self, Send(GROUP, Bundle.of(*messages), tag))
         except QueueFull:
             del self.open[tag]
             self.lasts.remove(tag + count - 1)
