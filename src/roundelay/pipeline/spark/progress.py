@@ -54,19 +54,16 @@ def _classic(spark: SparkSession, bar: Progress, what: str) -> Iterator[None]:
     tracker = spark.sparkContext.statusTracker()
 
     def look() -> None:
-        finished = total = 0
-        seen: dict[int, tuple[int, int]] = {}
+        tasks: dict[int, int] = {}  # of each stage so far
         while not done.wait(PERIOD_S):
             with suppress(Exception):  # the session may be stopping
-                for stage in tracker.getActiveStageIds():
-                    info = tracker.getStageInfo(stage)
-                    if info is not None:
-                        seen[stage] = (info.numCompletedTasks, info.numTasks)
-                active = set(tracker.getActiveStageIds())
+                infos = (tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds())
+                active = [info for info in infos if info is not None]
+                tasks |= {info.stageId: info.numTasks for info in active}
                 # A stage that is no longer active has done all it had to do.
-                finished = sum(n if k not in active else m for k, (m, n) in seen.items())
-                total = sum(n for _, n in seen.values())
-            bar.update(task, completed=finished, total=total or None)
+                left = sum(info.numTasks - info.numCompletedTasks for info in active)
+                total = sum(tasks.values())
+                bar.update(task, completed=total - left, total=total or None)
 
     thread = threading.Thread(target=look, name="spark-progress", daemon=True)
     thread.start()

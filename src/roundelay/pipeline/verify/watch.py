@@ -278,11 +278,10 @@ class Watched:
 
 def _row(when: int, cells: LiveRow) -> TraceRow:
     site, event, ref, peer, *rest = cells
-    row = TraceRow(when, site, EVENT_NAMES[event], ref, peer)
-    for name, value in zip(SPARSE, rest, strict=False):
-        if value is not None:
-            setattr(row, name, tuple(value) if name == "messages" else value)
-    return row
+    given = {name: cell for name, cell in zip(SPARSE, rest, strict=False) if cell is not None}
+    if "messages" in given:
+        given["messages"] = tuple(given["messages"])
+    return TraceRow(when, site, EVENT_NAMES[event], ref, peer, **given)
 
 
 def _latest(header: Header, cut: int) -> int:
