@@ -7,7 +7,6 @@ comes back.  It kills itself, since the token moves on faster than anybody outsi
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -41,9 +40,6 @@ class LiveDemo(Chaos):
         victim = self.rng.choice(NAMES[: params.sites])
         self.plan = [TimedTrouble(KILL, (victim,), 3.0, at=0.4, holder=True)]
         self.weather = {"loss": params.loss}
-
-    def seconds(self) -> float:
-        return time.monotonic() - self.started
 
     async def watched(self, look: Callable[[], None], every_s: float = 0.1) -> dict[str, Any]:
         """The run, with somebody who looks at it now and then."""

@@ -31,8 +31,7 @@ def combined(fingerprints: tuple[int, ...]) -> int:
     """The 64 bits that stand for a whole bundle, made from those of its messages."""
     if len(fingerprints) == 1:
         return fingerprints[0]
-    parts = b"".join([part.to_bytes(8, "big", signed=True) for part in fingerprints])
-    return int.from_bytes(blake2b(parts, digest_size=8).digest(), "big", signed=True)
+    return fingerprint(b"".join([part.to_bytes(8, "big", signed=True) for part in fingerprints]))
 
 
 class Fingerprints:

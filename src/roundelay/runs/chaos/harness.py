@@ -43,8 +43,12 @@ class Harness:
         """Troubles that were made, by kind."""
         self.started = time.monotonic()
 
+    def seconds(self) -> float:
+        """How long it has gone on."""
+        return time.monotonic() - self.started
+
     def say(self, text: str) -> None:
-        line = f"{time.monotonic() - self.started:6.1f} s  {text}"
+        line = f"{self.seconds():6.1f} s  {text}"
         self.story.append(line)
         self.tell(line)
 

@@ -16,7 +16,6 @@ import asyncio
 import hashlib
 import shutil
 import sys
-import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -459,7 +458,7 @@ class Chaos(Harness):
             "doubtful": total("doubtful"),
             "false_receipts": total("false"),
             "lives": sum(site.lives for site in self.sites),
-            "seconds": round(time.monotonic() - self.started, 1),
+            "seconds": round(self.seconds(), 1),
             "trace_rows": merged.rows,
             "datagrams": self.net.stats(),
             "troubles": dict(self.struck),

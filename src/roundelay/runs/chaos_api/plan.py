@@ -19,6 +19,7 @@ Where a plan says `two at once`, two of them strike different members at the sam
 
 from __future__ import annotations
 
+from json import dumps
 from random import Random
 from typing import Any, Final
 
@@ -214,20 +215,21 @@ def _setup(params: ApiParams, rng: Random, service: str) -> Setup:
     if family.has_roles and not family.has_levels:
         fixed = disks = True
         if rng.random() < 0.5 or size < 4:
-            roles = f'profile = "demo"\nmembers = {_list(names)}\n'
+            # TOML writes a list of names as JSON does.
+            roles = f'profile = "demo"\nmembers = {dumps(names)}\n'
             silent = keepers = names[:1]
         else:
             keepers = (names[0], names[2])
             roles = (
-                f"members = {_list(names)}\nretransmitters = {_list(names[:2])}\n"
-                f"acknowledgers = {_list(names[2:4])}\nrecorders = {_list(keepers)}\n"
-                f"users = {_list(names)}\n"
+                f"members = {dumps(names)}\nretransmitters = {dumps(names[:2])}\n"
+                f"acknowledgers = {dumps(names[2:4])}\nrecorders = {dumps(keepers)}\n"
+                f"users = {dumps(names)}\n"
             )
     if family.has_levels:
         fixed = disks = True
         names, modes = tuple(NAMES[:6]), tuple(rng.choice(mostly) for _ in NAMES[:6])
         silent = keepers = (names[0], names[3])
-        roles = "".join(f"[[networks]]\nmembers = {_list(names[at : at + 3])}\n" for at in (0, 3))
+        roles = "".join(f"[[networks]]\nmembers = {dumps(names[at : at + 3])}\n" for at in (0, 3))
     most = (size - 1) // 2
     durability = COMMITTED
     if (recorders or family.has_roles) and rng.random() < 0.5:
@@ -240,11 +242,6 @@ def _setup(params: ApiParams, rng: Random, service: str) -> Setup:
         rate=rng.choice([5.0, 15.0, 30.0]), size=rng.choice([40, 200, 3000]), roles=roles,
         keepers=keepers, silent=silent,
     )  # fmt: skip
-
-
-def _list(names: tuple[str, ...]) -> str:
-    """As TOML has it."""
-    return "[" + ", ".join(f'"{name}"' for name in names) + "]"
 
 
 def _weather(rng: Random) -> dict[str, Any]:

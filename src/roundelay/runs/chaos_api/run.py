@@ -410,7 +410,7 @@ class Round(Harness):
             "service": self.setup.service,
             "lives": lives,
             **msgspec.to_builtins(judgement),
-            "seconds": round(time.monotonic() - self.started, 1),
+            "seconds": round(self.seconds(), 1),
             "troubles": dict(self.struck),
             "undone": self.undone,
             "story": self.story,
