@@ -93,9 +93,7 @@ class LiveDemo(Chaos):
             )
         return text
 
-    def _report(
-        self, results: dict[str, Any], crash: str, back: str, more: Sequence[str]
-    ) -> str:  # fmt: skip
+    def _report(self, results: dict[str, Any], crash: str, back: str, more: Sequence[str]) -> str:
         params = self.params
         broken = {text.split(":")[0].split()[0] for text in results["violations"]}
         traffic = results["datagrams"]

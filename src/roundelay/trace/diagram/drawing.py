@@ -125,10 +125,8 @@ class _Picture:
         # A submission happens in an application: no reason to stretch the network's time.
         times = [row.time for row in scene.events if row.event != "SUBMIT"]
         for transmission in scene.transmissions:
-            times += (
-                transmission.row.time,
-                *(self._end(transmission, copy) for copy in transmission.copies),
-            )
+            times.append(transmission.row.time)
+            times += [self._end(transmission, copy) for copy in transmission.copies]
         for stretch in (*scene.roles, *scene.downs):
             times += (stretch.start, stretch.end)
         self.skip_ns = -1  # where the stretch begins that is left out
