@@ -152,16 +152,23 @@ def run_seed(
 # -- who judges ----------------------------------------------------------------------------------
 
 
+def _of_nodes(plan: Plan) -> Judge:
+    per_group = plan.config.get("serial_scope") == GROUP
+    return AutoRmChecker(per_group=per_group, failover=bool(plan.config.get("someone_failover")))
+
+
+JUDGES: Final[dict[str, Callable[[Plan], Judge]]] = {
+    AUTORM: _of_nodes,
+    GRSB: lambda plan: JournalChecker(),
+    WIDE: lambda plan: JournalChecker(wide=True, excused=plan.settings().excused(plan.sites)),
+}
+"""By protocol; the others promise an order of their members' messages (`Checker`)."""
+
+
 def judge_of(plan: Plan, members: tuple[int, ...] | None = None) -> Judge:
     """Return the checker of a run of `plan`, or of the `members` that a cluster goes on with."""
-    if plan.protocol == AUTORM:
-        config = plan.config
-        per_group, failover = config.get("serial_scope") == GROUP, config.get("someone_failover")
-        return AutoRmChecker(per_group=per_group, failover=bool(failover))
-    if plan.protocol == GRSB:
-        return JournalChecker()
-    if plan.protocol == WIDE:
-        return JournalChecker(wide=True, excused=plan.settings().excused(plan.sites))
+    if plan.protocol in JUDGES:
+        return JUDGES[plan.protocol](plan)
     members = tuple(range(plan.sites)) if members is None else members
     to = plan.destinations(members)
     return Checker(

@@ -1,6 +1,6 @@
 """What the simulator knows of each protocol family: one record each, looked up by name.
 
-A new protocol is simulated, drawn, driven and judged by one more entry here, behind its record in
+A new protocol is simulated, drawn and driven by one more entry here, behind its record in
 `core.families`.
 """
 
