@@ -317,7 +317,7 @@ class Node:
         self.autorm.join(application, group, time.monotonic_ns())
         if since != LIVE:
             joined = self.autorm.applications[group]
-            replays.catch_up(joined, group, application, since.seq, since.time)
+            replays.catch_up(joined, group, application, since)
 
     def fell_behind(self, application: Subscriber, group: str, since: int) -> bool:
         host = self.group_hosts.get(group)

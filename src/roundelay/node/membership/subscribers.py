@@ -53,7 +53,7 @@ class Subscribers:
         elif kept and holds(memory.history, Position(since.history, at)):
             self._replay(subscriber, at)
         else:  # also who is level: another history may begin before it was given anything of this
-            self._catch_up(subscriber, at, since.time, since.history, asked=True)
+            self._catch_up(subscriber, since, asked=True)
 
     def remove(self, key: int) -> Subscriber | None:
         """Take out the one that joined with this id; what it does meanwhile ends."""
@@ -84,7 +84,7 @@ class Subscribers:
         """Give it what this member still keeps, from where it left off."""
         for batch in self.state.memory.batches(since):
             if full(subscriber, self.state.name):
-                self._catch_up(subscriber, since)  # the rest follows as it is read
+                self._catch_up(subscriber, Since(since))  # the rest follows as it is read
                 return
             subscriber.deliver(batch)
             since = batch.seq + len(batch.bundle)
@@ -94,11 +94,10 @@ class Subscribers:
         for key, catching_up in list(self.by_id.items()):
             if isinstance(catching_up, CatchUp) and catching_up.live:
                 subscriber = catching_up.application
-                if not catching_up.looks_anew:
-                    self.by_id[key] = subscriber
+                if catching_up.looks_anew:
+                    self._catch_up(subscriber, catching_up.since, asked=True)
                 else:
-                    at, late = catching_up.asked.position, catching_up.since_time
-                    self._catch_up(subscriber, at.seq, late, at.history, asked=True)
+                    self.by_id[key] = subscriber
 
     def lost(self, lo: int, hi: int) -> None:
         """The member goes on behind a gap (CM-R18): applications get it from a recorder, or from
@@ -109,9 +108,9 @@ class Subscribers:
             if engines.early_stage(state.spec):
                 subscriber.missed(Missed(state.name, lo, hi, state.history_id))
             elif isinstance(subscriber, CatchUp):
-                self._catch_up(subscriber.application, max(lo, subscriber.at))
+                self._catch_up(subscriber.application, Since(max(lo, subscriber.at)))
             elif not subscriber.is_recorder:
-                self._catch_up(subscriber, lo)
+                self._catch_up(subscriber, Since(lo))
 
     def left_out(self, epoch: int) -> None:
         """The others took the member for dead and went on without it, in a group without positions:

@@ -25,8 +25,9 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import structs
 
 from roundelay.core.errors import RoundelayError
+from roundelay.core.families import TOTAL
 from roundelay.core.grsb.pdu import END, MIDDLE
-from roundelay.core.position import Position, holds
+from roundelay.core.position import Position, Since, holds
 from roundelay.journal.format import GAP, HEADS_ONLY, Run
 from roundelay.journal.grsb import mtype_of
 from roundelay.node.driver.outbox import cost
@@ -84,15 +85,20 @@ class CatchUp(Subscriber):
         slots: dict[int, Subscriber],
         application: Subscriber,
         group: str,
-        asked: Asked,
-        since_time: int,
-        counted: int,
+        since: Since,
+        asked: bool,
     ) -> None:
+        """`asked`: the application says by itself where it is."""
+        family, recorders = family_of(group), node.recorders
         self.node = node
         self.application = application
         self.group = group
-        self.asked = asked
-        self.at = asked.position.seq
+        self.since = since
+        self._ordered = family.order == TOTAL
+        position = Position(since.history, since.seq)
+        by_application = asked and self._ordered and not since.time
+        self.asked = Asked(position, by_application, recorders.lineage(group))
+        self.at = since.seq
         """The application has everything before this position."""
         self.history = ""
         """The history of `at`, when it is known to be one of it."""
@@ -102,18 +108,16 @@ class CatchUp(Subscriber):
         """It asked to begin where there is nothing: it is given nothing."""
         self.live = False
         self.lacked = 0
-        self.since_time = since_time
-        """When the application wants to begin (ns since 1970); 0: it said a position."""
         self._slots = slots
-        self._since_time = since_time  # 0 as soon as something as late as that was found
+        self._since_time = since.time  # 0 as soon as something as late as that was found
         self._before: tuple[int, int] | None = None
         """Nobody has these positions; whether they are that late, the next one tells."""
-        self._counted = counted  # where there is no order: our own count, as the recorder's
-        self._ordered = counted < 0
+        # Where there is no order: our own count, as the recorder's.
+        self._counted = 0 if self._ordered else recorders.own[group].next
         self._tail: deque[tuple[int, Batch]] = deque()
         self._tail_bytes = 0
         place: Any = node.group_hosts.get(group)
-        self._has_units = family_of(group).has_roles
+        self._has_units = family.has_roles
         self._units = RecordedUnits(place.config.unit_bytes if self._has_units else 0)
         self._began = time.monotonic()
         self._asked_others = self._began
@@ -260,7 +264,7 @@ class CatchUp(Subscriber):
     def looks_anew(self) -> bool:
         """Whether another history is as good as this one: the application was given nothing, and
         what it asked for may be there."""
-        return not self.given and (self.asked.by_application or self.since_time > 0)
+        return not self.given and (self.asked.by_application or self.since.time > 0)
 
     def _another_history(self, history: str) -> None:
         """The group is in another history than it was: what we keep is of the old one."""
@@ -273,7 +277,7 @@ class CatchUp(Subscriber):
             self.history = history
         else:
             self.history = ""
-            self.at, self._since_time = self.asked.position.seq, self.since_time
+            self.at, self._since_time = self.since.seq, self.since.time
         self._tail = deque(kept for kept in self._tail if kept[1].history == history)
         self._tail_bytes = sum(cost(batch.bundle) + BATCH_COST for _, batch in self._tail)
 

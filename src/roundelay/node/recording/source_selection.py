@@ -20,13 +20,12 @@ from msgspec import Struct, structs
 
 from roundelay.core.errors import ConfigError
 from roundelay.core.families import TOTAL
-from roundelay.core.position import Position
+from roundelay.core.position import Since
 from roundelay.core.positions import Range, difference
 from roundelay.core.selection import POSITION_MAX
 from roundelay.journal.format import GAP, HEADS_ONLY, Run, gap, part_of
 from roundelay.node.groups import family_of
 from roundelay.node.node_api import Subscriber
-from roundelay.node.recording.asked import Asked
 from roundelay.node.recording.handover import CatchUp
 from roundelay.node.recording.recorder import Recorder
 from roundelay.node.recording.transfer import ReplayFailed, fetch, read_chunks
@@ -292,30 +291,20 @@ class Replays:
         slots: dict[int, Subscriber],
         group: str,
         application: Subscriber,
-        at: int,
-        since_time: int = 0,
-        history: str = "",
+        since: Since,
         asked: bool = False,
     ) -> None:
-        """Give `application` what it lacks from position `at` on, then what follows live.
+        """Give `application` what it lacks from `since` on, then what follows live.
 
         Until then `slots`, where its group looks for it, has somebody else in its place.
-        `asked`: the application says by itself where it is, in `history` if it knows.
+        `asked`: the application says by itself where it is.
         """
-        self.check_since(group, at)
-        ordered = family_of(group).order == TOTAL
-        key = id(application)
-        sitting = slots.get(key)
+        self.check_since(group, since.seq)
+        sitting = slots.get(id(application))
         if isinstance(sitting, CatchUp) and not sitting.live:
             return  # it will find out by itself
-        mine = self._recorders.own.get(group)
-        start = -1 if ordered or mine is None else mine.next
-        born = self._recorders.lineage(group)
-        place = Asked(Position(history, at), asked and ordered and not since_time, born)
-        stand_in = CatchUp(
-            self._recorders.node, slots, application, group, place, since_time, start
-        )
-        slots[key] = stand_in
+        stand_in = CatchUp(self._recorders.node, slots, application, group, since, asked)
+        slots[id(application)] = stand_in
         self._catching_up.append(stand_in)
         stand_in.task.add_done_callback(lambda _: self._catching_up.remove(stand_in))
 
@@ -327,7 +316,7 @@ class Replays:
         here = slots.get(id(application)) is application
         if not here or since < 0 or not self._recorders.known(group):
             return False
-        self.catch_up(slots, group, application, since)
+        self.catch_up(slots, group, application, Since(since))
         return True
 
     async def stop(self) -> None:

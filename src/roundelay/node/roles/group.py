@@ -222,7 +222,7 @@ class RoleGroup(GroupHost):
         if not self.member.is_user:
             return  # it is there for its other roles, and watches
         if since not in (LIVE, Since(self.position)):
-            self._catch_up(application, since.seq, since.time, since.history, asked=True)
+            self._catch_up(application, since, asked=True)
         self.node.wake(self.data)
 
     def _selection(self) -> Selection:
