@@ -322,9 +322,7 @@ class EpochRunner:
 
     def close(self) -> None:
         self.drop_all()
-        for _, driver in self.lingering:
-            self.drop(driver)
-        self.lingering.clear()
+        self.expire(NEVER)
 
     def expire(self, now: int) -> int:
         """Drop engines that have served long enough; return when the next one has."""

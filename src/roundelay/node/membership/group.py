@@ -32,16 +32,18 @@ from roundelay.core.errors import ConfigError, UsageError
 from roundelay.core.position import Since
 from roundelay.node.driver import engines
 from roundelay.node.groups import GroupSpec, check_options
+from roundelay.node.membership import earlier
 from roundelay.node.membership.epoch import ASK_NS, LINGER_NS, EpochRunner
 from roundelay.node.membership.fixed_roster import FixedRoster
 from roundelay.node.membership.histories import new_history
 from roundelay.node.membership.reconfiguration import Reconfiguration
-from roundelay.node.membership.recovery import HistoryRecovery, decreed_start
+from roundelay.node.membership.recovery import HistoryRecovery
 from roundelay.node.membership.roster_messages import MARK
 from roundelay.node.membership.settings import SettingsAgreement
 from roundelay.node.membership.state import LOOKING, GroupState
 from roundelay.node.membership.subscribers import Subscribers
 from roundelay.node.node_api import Send, Subscriber
+from roundelay.node.storage.folders import ROSTER
 from roundelay.wire.control import FIXED, Ask, GroupInfo, Info, Start
 
 if TYPE_CHECKING:
@@ -67,14 +69,15 @@ class GroupMembership(GroupState):
         self.fixed = FixedRoster(self, self.subscribers)
         self.recovery = HistoryRecovery(self, self.epochs)
         self._told_waiting = False
-        self.decreed = decreed_start(self.folder)
+        left = None if self.folder is None else earlier.read_start(self.folder / ROSTER)
+        self.decreed = left is not None and left.decreed
         if spec.fixed and not self.decreed:  # else its roster grows back, see `recovery`
             if node.name not in spec.members:
                 raise ConfigError("members", ",".join(spec.members), f"{node.name} among them")
             if self.named:  # else the ring agrees on members; the roster says who may be one
                 self.fixed.prepare(now)
         if self.epochs.recall(now):
-            self.reconfiguration.recall_change(now)
+            self.reconfiguration.recall_change()
 
     # -- applications --------------------------------------------------------------------------
 
@@ -290,20 +293,15 @@ class GroupMembership(GroupState):
             self.deadline = now + ASK_NS
         else:
             # Where all members were gone, but we have what there was: go on behind it.
-            parent, base = self._continuing() or ("", 0)
+            parent, base = self._continuing()
             self.epochs.enter(self.founding(new_history(parent, base), base), now)
 
-    def _continuing(self) -> tuple[str, int] | None:
-        """History and position at which the group can go on here: what we have recorded, or had
-        when we were its only member."""
-        recorded = self.node.recorders.continuing(self.name)
-        left_alone = self.epochs.left_alone
-        if left_alone is None or not left_alone[1]:
-            return recorded
-        history, position = left_alone
-        if recorded is not None and recorded[1] > position:
-            return recorded
-        return history, position
+    def _continuing(self) -> tuple[str, int]:
+        """History and position at which the group can go on here: the further of what we had when
+        we were its only member, and what we have recorded."""
+        places = (self.epochs.left_alone, self.node.recorders.continuing(self.name))
+        known = [place for place in places if place is not None and place[1]]
+        return max(known, key=lambda place: place[1], default=("", 0))
 
     def _founder_among(self, rivals: list[str]) -> str:
         """Who of those who want the group, and of us, begins it: the one that has recorded most of

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from typing import Final
 
 from msgspec import structs
 
 from roundelay.core.engine import MS, NEVER, SECOND, Delivery, Notice
 from roundelay.core.errors import MalformedPdu
-from roundelay.core.token.pdu import DATA
 from roundelay.node.groups import MEMBERS_MAX
 from roundelay.node.membership import settings
 from roundelay.node.membership.ending import EpochEnding
@@ -356,23 +354,16 @@ class Reconfiguration:
             self.departed, self.departed_until = start, now + DEPART_NS
         state.wake_at(now)
 
-    def recall_change(self, now: int) -> None:
+    def recall_change(self) -> None:
         """CHANGE may be in our log although we died before we had carried it out: nobody delivers
         it a second time."""
         state = self.state
         engine = state.ring.token if state.ring is not None else None
         if not state.is_token or engine is None:
             return
-        mark = self.mark()
-        for ts in range(engine.log.first_kept, engine.cnts):
-            entry = engine.log.entries[ts]
-            if entry.ack.kind != DATA or not entry.bundle.data.startswith(mark):
-                continue
-            with suppress(MalformedPdu):
-                message = decode(entry.bundle.data[len(mark) :], state.roster[entry.ack.s])
-                if isinstance(message, Change) and message.epoch == state.epoch:
-                    self._changed(message, entry.seq, now)
-                    return
+        for delivery in engine.kept_deliveries():
+            if self.ring_delivered(delivery):
+                return
 
     def _finish(self, change: Change, now: int) -> None:
         """TR-16: deliver the rest of the epoch; what nobody was given stays, to be sent again."""

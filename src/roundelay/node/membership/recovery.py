@@ -12,12 +12,12 @@ A fixed roster says, from then on, who may be admitted; it is complete again whe
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Final
 
 from roundelay.core.engine import MS
 from roundelay.core.errors import UsageError
+from roundelay.core.position import lineage
 from roundelay.core.token.phases import NORMAL
 from roundelay.durable import numbered, put
 from roundelay.node.membership import earlier
@@ -25,7 +25,6 @@ from roundelay.node.membership.epoch import EpochRunner
 from roundelay.node.membership.histories import new_history
 from roundelay.node.membership.reasons import listed
 from roundelay.node.membership.state import GroupState
-from roundelay.node.storage.folders import ROSTER
 from roundelay.wire.control import GroupInfo, Start
 
 REQUEST: Final = "recover.json"
@@ -124,10 +123,8 @@ class HistoryRecovery:
     def give_way(self, theirs: GroupInfo, by: str, now: int) -> None:
         """A history was decreed elsewhere: ours ends, and we ask to be admitted to that one."""
         state, log = self.state, self.state.node.log
-        _, _, origin = theirs.incarnation.partition("@")
-        parent, _, base = origin.partition(":")
         ours = state.history_id.partition("@")[0]
-        kept = int(base) if base.isdecimal() and parent == ours else 0
+        kept = dict(lineage(theirs.incarnation)[1:]).get(ours, 0)
         position = state.data.expected if state.data is not None else -1
         beyond = max(0, position - kept)
         reason = ""
@@ -170,19 +167,6 @@ class HistoryRecovery:
             self.recover(now)
         except UsageError as error:
             state.node.log("error", "group.not_recovered", group=state.name, reason=str(error))
-
-
-def decreed_start(folder: Path | None) -> bool:
-    """Whether the roster that is kept there was decreed by an operator."""
-    if folder is None:
-        return False
-    try:
-        kept = json.loads((folder / ROSTER).read_bytes())
-    except (OSError, ValueError):
-        return False
-    # As `wire.control.Start` is written: its tag, its fields in order.
-    at = 1 + Start.__struct_fields__.index("decreed")
-    return isinstance(kept, list) and len(kept) > at and kept[at] is True
 
 
 def request(folder: Path) -> Path:
