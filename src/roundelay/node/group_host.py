@@ -113,13 +113,17 @@ class GroupHost:
 
     def members(self) -> dict[str, object]:
         """As JSON: the view, and what is known of each member."""
-        return self.view().as_json([])
+        view, alive = self.view(), self.node.alive
+        members = [
+            {"name": name, "alive": alive(name), "in_view": name in view.members}
+            | self.about_member(place)
+            for place, name in enumerate(self.roster)
+        ]
+        return view.as_json(members)
 
-    def fell_behind(self, application: Subscriber, since: int) -> bool:
-        """Whether an application that did not read for too long gets what comes from `since` on,
-        as fast as it reads."""
-        replays = self.node.recorders.replays
-        return replays.fell_behind(self.applications, self.spec.name, application, since)
+    def about_member(self, place: int) -> dict[str, object]:
+        """What else there is to say of the member in that place of the roster."""
+        return {}
 
     def works(self) -> bool:
         """Whether something can be agreed on at present."""

@@ -321,7 +321,8 @@ class Node:
 
     def fell_behind(self, application: Subscriber, group: str, since: int) -> bool:
         host = self.group_hosts.get(group)
-        return host is not None and host.fell_behind(application, since)
+        slots = {} if host is None else host.applications
+        return self.recorders.replays.fell_behind(slots, group, application, since)
 
     def hold(self, group: str, stop: bool) -> None:
         """Nothing is on its way to a program that has this node to itself."""

@@ -274,14 +274,6 @@ class GroupState(GroupHost):
             state += ", being reformed"
         return f"no answer in time ({state}); it may still be delivered"
 
-    def members(self) -> dict[str, object]:
-        view = self.view()
-        members = [
-            {"name": name, "alive": self.node.alive(name), "in_view": name in view.members}
-            for name in self.roster
-        ]
-        return view.as_json(members)
-
     def status(self) -> dict[str, object]:
         about: dict[str, object] = {
             "group": self.name,

@@ -75,12 +75,14 @@ class RoleGroup(GroupHost):
 
     hub = None
     outbox: MarkedOutbox
+    roster: tuple[str, ...] = ()
 
     def __init__(self, node: Node, spec: GroupSpec, now: int) -> None:
         self.node = node
         self.spec = check_roles(spec)
         kind = MEMBERS[spec.family.name]
         self.member = kind(node, spec, read_file(Path(spec.config), kind.parse_file))
+        self.roster = self.member.roster
         self.persistence = Persistence(self.member, self.tell_recorded)
         self.persistence.check_members()
         self.lines = Lines(self.member, self.persistence)
@@ -113,10 +115,6 @@ class RoleGroup(GroupHost):
         return self.lines.group_id
 
     @property
-    def roster(self) -> tuple[str, ...]:
-        return self.member.roster
-
-    @property
     def lineage(self) -> str:
         """The name of the history that the group is in; empty: none yet."""
         return self.bootstrap.history
@@ -136,10 +134,6 @@ class RoleGroup(GroupHost):
     def journal(self) -> RecorderJournal | None:
         """The one that applications are given replays of."""
         return self.persistence.journals.get(LOCAL)
-
-    @property
-    def line(self) -> Any:
-        return self.lines.second
 
     def agree(self, wishes: GroupSpec) -> None:
         check_none(wishes)
@@ -308,8 +302,8 @@ class RoleGroup(GroupHost):
     def trouble(self) -> str:
         return self.status_view.trouble()
 
-    def members(self) -> dict[str, object]:
-        return self.status_view.members()
+    def about_member(self, place: int) -> dict[str, object]:
+        return {"roles": self.member.file.titles[place]}
 
     def status(self) -> dict[str, object]:
         return self.status_view.status()

@@ -135,17 +135,6 @@ class StatusView:
         names = [self.member.roster[site] for site in info[begin:end] if isinstance(site, int)]
         return [*info[:begin], *names, *info[end:]]
 
-    def members(self) -> dict[str, object]:
-        view, node = self.view(), self.member.node
-        members: list[dict[str, object]] = [
-            {
-                "name": name, "alive": node.alive(name), "in_view": name in view.members,
-                "roles": self.member.file.titles[site],
-            }
-            for site, name in enumerate(self.member.roster)
-        ]  # fmt: skip
-        return view.as_json(members)
-
     def status(self) -> dict[str, object]:
         group, member, outbox = self.group, self.member, self.group.outbox
         line, driver = group.lines.second, group.driver
