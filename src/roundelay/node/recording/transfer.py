@@ -25,6 +25,7 @@ from __future__ import annotations
 import asyncio
 import os
 import struct
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from typing import Any, Final
@@ -191,7 +192,7 @@ class ReplayServer:
         self.port = 0
         self.served = 0
         self.blocks = 0
-        self.refused: dict[str, int] = {}
+        self.refused: Counter[str] = Counter()
 
     async def start(self, host: str) -> None:
         """Listen there, on a port that the system chooses."""
@@ -226,21 +227,18 @@ class ReplayServer:
             "refused": dict(self.refused),
         }
 
-    def _drop(self, reason: str) -> None:
-        self.refused[reason] = self.refused.get(reason, 0) + 1
-
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         if len(self._sessions) >= SESSIONS_MAX:
-            self._drop("too many sessions")
+            self.refused["too many sessions"] += 1
             writer.close()
             return
         self._sessions.add(task)
         try:
             await self._serve(Framed(reader, writer, self._make_seal()))
         except MalformedPdu as error:
-            self._drop(error.reason)
+            self.refused[error.reason] += 1
         except (OSError, EOFError, TimeoutError, asyncio.CancelledError):
             # Whoever asked is gone, or the node stops; asyncio's streams would log a cancelled
             # task as an error.

@@ -55,7 +55,8 @@ class Lines:
     def transmit(self, destination: int, pdu: Pdu, line: int, now: int = 0) -> None:
         """Send `pdu` to a member or to EVERYONE; a recorder says only what is on disk."""
         if type(pdu) is PollOk:
-            upto = self.persistence.durable(self.member.of_line(line), pdu.upto)
+            journal = self.persistence.journals.get(self.member.of_line(line))
+            upto = None if journal is None else journal.durable(pdu.upto)
             if upto is None:
                 return
             pdu = PollOk(upto)

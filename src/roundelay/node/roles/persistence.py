@@ -93,11 +93,6 @@ class Persistence:
         for level, journal in self.journals.items():
             journal.opened(self.member.sites[level])
 
-    def durable(self, level: int, upto: int) -> int | None:
-        """What a recorder may say that it has, of what the engine would say; None: nothing."""
-        journal = self.journals.get(level)
-        return None if journal is None else journal.durable(upto)
-
     # -- writing ---------------------------------------------------------------------------
 
     def save(self) -> None:
