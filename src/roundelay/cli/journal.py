@@ -37,7 +37,7 @@ from roundelay.journal.index import Index
 from roundelay.journal.journal import Reader
 from roundelay.journal.reader import read_segments
 from roundelay.node.groups import family_of
-from roundelay.node.recording.units import is_message, part_of_unit
+from roundelay.node.recording.units import part_of_unit
 
 EPILOG = """\b
 Examples:
@@ -145,7 +145,7 @@ def _json_lines(run: Run, group: str) -> Iterator[str]:
     time = utc(run.time)
     unit = {}
     if family_of(group).has_roles and mtype_of(run) != SINGLE:
-        unit["unit"] = part_of_unit(run) if is_message(run) else "abort"
+        unit["unit"] = part_of_unit(run)
     marks = {"sender": run.sender, "time": time, "conference": run.conference, "kind": run.kind}
     for seq, (size, data) in enumerate(_records(run), run.position):
         record = {"data": None, "size": size} if data is None else payload(data)

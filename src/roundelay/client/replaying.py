@@ -19,7 +19,7 @@ from roundelay.journal.format import GAP, HEADS_ONLY, Run
 from roundelay.node.groups import family_of
 from roundelay.node.node_api import Batch
 from roundelay.node.recording.handover import batch_of
-from roundelay.node.recording.units import is_message, part_of_unit
+from roundelay.node.recording.units import ABORTED, part_of_unit
 from roundelay.wire.frontend_replay import ReplayRequest
 
 T = TypeVar("T")
@@ -205,8 +205,8 @@ class Replaying(JoinedGroup):
                     begun = False
                     if not units:
                         yield batch_of(self.name, run, ordered)
-                    elif is_message(run):
-                        yield batch_of(self.name, run, ordered, part_of_unit(run))
+                    elif (part := part_of_unit(run)) != ABORTED:
+                        yield batch_of(self.name, run, ordered, part)
                 elif missing == "raise" and not (begun and run.flags & GAP):
                     why = " but their heads" if run.flags & HEADS_ONLY else ""
                     raise MissingRecords(self.name, run.position, run.end, why)

@@ -9,6 +9,8 @@ missing shows in their numbers.
 
 from __future__ import annotations
 
+from typing import Final
+
 from msgspec import Struct, field
 
 from roundelay.core.bundle import Bundle
@@ -18,8 +20,8 @@ from roundelay.journal.grsb import follows, mtype_of
 from roundelay.node import node_api
 from roundelay.node.node_api import UNIT, WHOLE, Batch
 
-PARTS = {START: node_api.START, MIDDLE: node_api.MIDDLE, END: node_api.END}
-"""What a message is called that is part of a unit."""
+ABORTED: Final = "abort"
+PARTS: Final = {START: node_api.START, MIDDLE: node_api.MIDDLE, END: node_api.END, ABORT: ABORTED}
 
 
 class RecordedUnits(Struct):
@@ -67,10 +69,6 @@ def unit_batch(group: str, parts: list[Run]) -> Batch:
 
 
 def part_of_unit(run: Run) -> str:
-    """What a run is of a unit."""
+    """What a run is of a unit; ABORTED: no message, but what the retransmitter noted itself, that a
+    sender has started again."""
     return PARTS.get(mtype_of(run), WHOLE)
-
-
-def is_message(run: Run) -> bool:
-    """Not what the retransmitter noted itself: that a sender has started again."""
-    return mtype_of(run) != ABORT
