@@ -97,7 +97,6 @@ class HistoryRecovery:
         ring.carry_out(now)  # what was stamped and is here becomes part of what is kept
         base, before = self._position(), state.history_id
         history = new_history(before, base)
-        roster = list(state.roster)
         node.log(
             "warning",
             "group.recovered",
@@ -105,7 +104,7 @@ class HistoryRecovery:
             history=history,
             position=base,
             was=before,
-            members=roster,
+            members=list(state.roster),
         )
         was = Start(state.name, before, 0, state.roster, (), 0, 0, settings=state.settings)
         epochs.note_position()

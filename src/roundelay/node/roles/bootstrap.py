@@ -175,7 +175,8 @@ class Bootstrap:
         self.node.schedule.unregister(self.group)
         self.lines.group_id = 0
         self.persistence.forget(self.inc)
-        self.group.begin_anew("the group has begun anew, with positions of its own")
+        self.member.engine = None
+        self.group.outbox.abandon("the group has begun anew, with positions of its own")
         self.enter(Born(history), now, wiped=False)
 
     def enter(self, born: Born, now: int, wiped: bool) -> None:

@@ -156,16 +156,6 @@ class RoleGroup(GroupHost):
         else:
             self.status_view.say("looking for the retransmitter")
 
-    def begin_anew(self, reason: str) -> None:
-        """Another history has begun: nothing of the one so far counts any more."""
-        self.member.engine = None
-        self.outbox.abandon(reason)
-
-    def _begin_here(self, acked: int, epoch: int, now: int) -> None:
-        """A user without a past begins where the group is."""
-        self.persistence.kept.levels[LOCAL].handled = Handled(acked, acked, epoch)
-        self._begin_as_user(now)
-
     def _begin_as_user(self, now: int) -> None:
         self.persistence.kept.apply(Born(self.lineage, members=self.member.roster))
         self.persistence.save()
@@ -319,7 +309,9 @@ class RoleGroup(GroupHost):
         elif self.lines.admits(sender) and self.member.from_retransmitter(sender, line):
             begun = beginning(pdu)
             if begun is not None and now >= self.bootstrap.started_at:
-                self._begin_here(*begun, now)
+                acked, epoch = begun  # a user without a past begins where the group is
+                self.persistence.kept.levels[LOCAL].handled = Handled(acked, acked, epoch)
+                self._begin_as_user(now)
 
     @property
     def deadline(self) -> int:
