@@ -112,7 +112,7 @@ class WithoutLowerBound(SpoSite):
     """TSEQ = TREQ or PSEQ = PREQ, as printed."""
 
     def on_sequenced(self, pdu: Dt, now: int) -> None:
-        if pdu.seq < self.treq[pdu.src] and self.place(pdu) == self.preq[pdu.src]:
+        if pdu.seq < self.treq[pdu.src] and self.place(pdu, self.index) == self.preq[pdu.src]:
             self.accept(pdu, now)
         else:
             super().on_sequenced(pdu, now)

@@ -38,10 +38,10 @@ class Repair(Exchange):
             if not self.hold(pdu):
                 return
             self.look_for_gaps(pdu, now)
-        elif self.place(pdu) > self.preq[j]:
+        elif self.place(pdu, self.index) > self.preq[j]:
             # Not for us: its acknowledgements will come again with what is.  But it tells how
             # many PDUs of its source were (SPO-L1).
-            self.surely_missing(j, self.place(pdu), now)
+            self.surely_missing(j, self.place(pdu, self.index), now)
         if any(self.blocked):
             self.unblock(now)
         self.after_receipt(now)
@@ -69,7 +69,7 @@ class Repair(Exchange):
     def acceptable(self, pdu: Dt) -> bool:
         """PO-3, SPO-A1: the next one for us, and it acknowledges nothing that we lack."""
         j, i = pdu.src, self.index
-        if self.place(pdu) != self.preq[j] or pdu.seq < self.treq[j]:
+        if self.place(pdu, self.index) != self.preq[j] or pdu.seq < self.treq[j]:
             return False
         treq = self.treq
         return not any(number > treq[k] and k != j and k != i for k, number in enumerate(pdu.ack))
@@ -78,7 +78,7 @@ class Repair(Exchange):
         """PO-4, SPO-A2."""
         j = pdu.src
         if self.destinations(pdu) >> self.index & 1:
-            self.preq[j] = self.place(pdu) + 1
+            self.preq[j] = self.place(pdu, self.index) + 1
         self.note_vector(pdu)
         self.enter(pdu, now)
         self.note_obligations(pdu, now)
@@ -128,7 +128,7 @@ class Repair(Exchange):
     def look_for_gaps(self, pdu: Dt, now: int) -> None:
         """PO-5, SPO-L1, SPO-L2: what the blocked `pdu` shows to be missing."""
         j, i = pdu.src, self.index
-        place = self.place(pdu)
+        place = self.place(pdu, self.index)
         if place > self.preq[j]:
             self.surely_missing(j, place, now)
         for k, number in enumerate(pdu.ack):
@@ -154,7 +154,7 @@ class Repair(Exchange):
 
     def ask(self, j: int, gap: list[int], now: int) -> None:
         """Ask the source for the first hole, again every t_wait while it lasts."""
-        held = {self.place(pdu) for pdu in self.blocked[j].values()}
+        held = {self.place(pdu, self.index) for pdu in self.blocked[j].values()}
         lo = self.preq[j]
         while lo in held:
             lo += 1  # here, but waiting for another source's PDU
@@ -185,10 +185,6 @@ class Repair(Exchange):
             return
         self.send_again(pdu.by, pdu.lo, pdu.hi, now)
 
-    def partial(self, pdu: Dt, k: int) -> int:
-        """The partial number of an own PDU for member k."""
-        return pdu.seq
-
     def send_again(self, k: int, lo: int, hi: int, now: int) -> bool:
         """PO-8, SPO-X: by broadcast; TR-9: not too often, not too many at once.
 
@@ -197,7 +193,7 @@ class Repair(Exchange):
         sent = 0
         damped = now - self.config.wait_ns * 9 // 10
         for seq, pdu in self.sl.items():
-            if not self.destinations(pdu) >> k & 1 or not lo <= self.partial(pdu, k) <= hi:
+            if not self.destinations(pdu) >> k & 1 or not lo <= self.place(pdu, k) <= hi:
                 continue
             sent += 1
             if self.resent.get(seq, -NEVER) <= damped:

@@ -51,11 +51,7 @@ class SpoSite(PoSite):
         assert isinstance(pdu, SpoDt)
         return pdu.dst
 
-    def place(self, pdu: Dt) -> int:
-        assert isinstance(pdu, SpoDt)
-        return pdu.pseq[self.index]
-
-    def partial(self, pdu: Dt, k: int) -> int:
+    def place(self, pdu: Dt, k: int) -> int:
         assert isinstance(pdu, SpoDt)
         return pdu.pseq[k]
 
@@ -72,7 +68,7 @@ class SpoSite(PoSite):
 
     def note_position(self, pdu: Dt) -> None:
         """SPO-A3: nothing between what we expect and `pdu` was for us: skip it."""
-        self.skip(pdu.src, self.place(pdu), pdu.seq)
+        self.skip(pdu.src, self.place(pdu, self.index), pdu.seq)
 
     def still_unsure(self, j: int, gap: list[int], now: int) -> None:
         """SPO-L2: t_wait has passed, and only j can tell whether it was for us: poll j."""

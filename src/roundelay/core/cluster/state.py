@@ -130,8 +130,8 @@ class ClusterState(Engine):
         """The members a PDU is for; everybody, unless a protocol is selective."""
         return self.everyone_mask
 
-    def place(self, pdu: Dt) -> int:
-        """The partial number of a PDU for this member: its number among those meant for us."""
+    def place(self, pdu: Dt, k: int) -> int:
+        """The partial number of a PDU for member k: its number among those meant for it."""
         return pdu.seq
 
     def note_vector(self, pdu: Dt) -> None:
