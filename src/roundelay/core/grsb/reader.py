@@ -11,20 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from roundelay.core.engine import NEVER
+from roundelay.core.grsb import pdu as p
 from roundelay.core.grsb.base import Host, Repairs
-from roundelay.core.grsb.pdu import (
-    CREDIT,
-    GAP,
-    NOT_RECORDED,
-    Message,
-    ReplayData,
-    ReplayEnd,
-    ReplayReq,
-)
 from roundelay.core.notices import GapUnavailable, NeverRecorded
 from roundelay.core.selection import Selection
 
-Take = Callable[[Message | None, int, int], None]
+Take = Callable[[p.Message | None, int, int], None]
 """Called in order with a message, or None, the position that follows, and the time."""
 
 KEPT_MAX = 128
@@ -52,7 +44,7 @@ class RangeReader:
         self.recorder = prs[host.me % len(prs)]
         # Recorder → the position it cannot go on at, and where it could again.
         self.refusals: dict[int, tuple[int, int]] = {}
-        self.kept: dict[int, tuple[int, Message | None]] = {}  # stretches that do not join yet
+        self.kept: dict[int, tuple[int, p.Message | None]] = {}  # stretches that do not join yet
 
     @property
     def reading(self) -> bool:
@@ -103,7 +95,7 @@ class RangeReader:
         selection = self.selection
         self.host.ask(
             self.recorder,
-            ReplayReq(
+            p.ReplayReq(
                 self.request, self.next, self.since_time, self.until,
                 tuple(sorted(selection.conferences or ())), tuple(sorted(selection.senders or ())),
                 tuple(sorted(selection.kinds or ())), self.config.credit,
@@ -112,18 +104,18 @@ class RangeReader:
         )  # fmt: skip
         self.repairs.again(now)
 
-    def on_replay(self, pdu: ReplayData | ReplayEnd, source: int, now: int) -> None:
+    def on_replay(self, pdu: p.ReplayData | p.ReplayEnd, source: int, now: int) -> None:
         """A recorder answers, perhaps a request of long ago."""
         if not self._counts(pdu.request):
             return
-        if isinstance(pdu, ReplayData):
+        if isinstance(pdu, p.ReplayData):
             self._keep(pdu.since, pdu.message.end, pdu.message, now)
         else:
             self._end(pdu, source, now)
 
-    def _end(self, end: ReplayEnd, source: int, now: int) -> None:
+    def _end(self, end: p.ReplayEnd, source: int, now: int) -> None:
         asked = end.request == self.request and source == self.recorder
-        if end.reason in (NOT_RECORDED, GAP):
+        if end.reason in (p.NOT_RECORDED, p.GAP):
             if asked and end.since <= self.next < end.next:
                 self._refused(source, end.next, now)
             return
@@ -132,7 +124,7 @@ class RangeReader:
             return  # something before it was lost or is late: asked for again when it is due
         if self.next >= self.until:
             self.stop()
-        elif end.reason == CREDIT or end.next > end.since:
+        elif end.reason == p.CREDIT or end.next > end.since:
             self.repairs.progress(now)
         else:
             self._refused(source, BEHIND, now)
@@ -149,13 +141,13 @@ class RangeReader:
         hi = min(beyond for _, beyond in self.refusals.values())
         self.refusals.clear()
         if hi > at:  # nobody has it
-            self.host.notice(GapUnavailable(at, hi))
+            self.host.notify(GapUnavailable(at, hi))
             if self.number == 0:  # the stream of the application lacks it
-                self.host.notice(NeverRecorded(at, hi))
+                self.host.notify(NeverRecorded(at, hi))
             self.repairs.progress(now)  # before: whoever is told may stop the reading
             self._keep(at, hi, None, now)
 
-    def _keep(self, since: int, end: int, message: Message | None, now: int) -> None:
+    def _keep(self, since: int, end: int, message: p.Message | None, now: int) -> None:
         """A stretch from `since` up to `end` is known."""
         if end <= self.next or (message is not None and not self.selection.takes(message)):
             return
@@ -173,7 +165,7 @@ class RangeReader:
             if end > self.next:
                 self._advance(end, message, now)
 
-    def _advance(self, end: int, message: Message | None, now: int) -> None:
+    def _advance(self, end: int, message: p.Message | None, now: int) -> None:
         if message is not None and message.gseq < self.next:
             return  # begins within what is known: cannot be, positions are where messages begin
         self.next = end
