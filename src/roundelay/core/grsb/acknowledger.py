@@ -213,7 +213,7 @@ class Acknowledger:
             self.unanswered[recorder] = missed + 1
             if self.polling and missed >= self.config.attempts and recorder not in self.suspected:
                 self.suspected.add(recorder)
-                self.host.notice(MemberSuspected(recorder))
+                self.host.notify(MemberSuspected(recorder))
             self.host.ask(recorder, p.Poll(upto), missed)
         self._secure()
         if self.polling and self.ring and self.ring.oldest().end <= self.safe:

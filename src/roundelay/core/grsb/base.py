@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from msgspec import Struct, structs
 
-from roundelay.core.engine import EVERYONE, NEVER, Delivery, Effects, Emitter, Notice, Pdu
+from roundelay.core.engine import EVERYONE, NEVER, Delivery, Effects, Emitter, Pdu
 from roundelay.core.grsb.config import GrsbConfig, Roles
 from roundelay.core.grsb.pdu import ABORT, SINGLE, Counter, Message, State
 from roundelay.core.grsb.ways import Ways
@@ -116,9 +116,6 @@ class Host(Emitter):
     def persist(self, record: Struct) -> None:
         self.out.persists.append(record)
 
-    def notice(self, notice: Notice) -> None:
-        self.out.notices.append(notice)
-
     @property
     def waits(self) -> tuple[int, ...]:
         """The sites without which the group stands still, as those say who wait for them."""
@@ -134,7 +131,7 @@ class Host(Emitter):
         if cr is not None:
             self.waited_by_cr = tuple(site for site in cr if site < self.roles.sites)
         if self.waits != before:
-            self.notice(Waits(self.waits))
+            self.notify(Waits(self.waits))
 
     def take(self, spare: Effects | None = None) -> Effects:
         self.batch += 1

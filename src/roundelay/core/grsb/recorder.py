@@ -157,7 +157,7 @@ class Recorder:
         if beyond:
             hi = min(beyond)
             self.host.persist(Missing(at, hi))
-            self.host.notice(GapUnavailable(at, hi))
+            self.host.notify(GapUnavailable(at, hi))
             self.listener.skip(hi)
             self._record(now)
 

@@ -291,7 +291,7 @@ class Retransmitter:
         self.mode = mode
         self.probe_due = probe_due
         self.said_at = -self.config.alive_ns
-        self.host.notice(LineMode(LINES[mode]))
+        self.host.notify(LineMode(LINES[mode]))
 
     def alive(self, now: int) -> p.Alive:
         sequencer = self.sequencer

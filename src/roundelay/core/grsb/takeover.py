@@ -117,7 +117,7 @@ class Candidate:
         reason, mute = self._trouble()
         self.attempts += 1
         if self.attempts % 4 == 0:
-            self.host.notice(NoReign(reason, tuple(mute)))
+            self.host.notify(NoReign(reason, tuple(mute)))
         self.stop(now)
         self.cr.stand_by()
         spread = self.config.takeover_ns >> 2
@@ -322,7 +322,7 @@ class Candidate:
         self.due = NEVER
         self.attempts = 0
         self.cr.begin(reign, self.sequencer, self.state.safe, now)
-        self.host.notice(ReignBegun(self.epoch, self.host.me, self.da))
+        self.host.notify(ReignBegun(self.epoch, self.host.me, self.da))
 
 
 class Council:
@@ -366,7 +366,7 @@ class Council:
         if promised > self.host.promised:
             self.promise(promised)
         self.answers.clear()
-        self.host.notice(Voting())
+        self.host.notify(Voting())
 
     def promise(self, epoch: int) -> None:
         self.host.promised = epoch

@@ -278,10 +278,10 @@ class User(Submitter):
             in_unit = submission.mtype not in (p.SINGLE, p.END)
             while in_unit and self.queue and self.queue[0].gid == submission.gid:
                 hi = self.queue.popleft().first + 1  # the rest of its unit makes no sense alone
-            self.host.notice(OwnRefused(lo, hi))
+            self.host.notify(OwnRefused(lo, hi))
         else:
             self.sseq += 1
-            self.host.notice(OwnPlaced(lo, hi, ack.gseq))
+            self.host.notify(OwnPlaced(lo, hi, ack.gseq))
         self._over(now)
 
     # -- listening -------------------------------------------------------------------------
@@ -294,13 +294,13 @@ class User(Submitter):
         """GR-21: who hears the retransmitter carries on, whoever else is out of reach."""
         if not self.up:
             self.up = True
-            self.host.notice(RetransmitterHeard())
+            self.host.notify(RetransmitterHeard())
 
     def note_recorded(self, mark: int) -> None:
         """The recorders have everything below `mark`, on disk."""
         if mark > self.recorded:
             self.recorded = mark
-            self.host.notice(RecordedUpto(mark))
+            self.host.notify(RecordedUpto(mark))
 
     def hear(self, message: p.Message, acked: int, now: int) -> None:
         if message.epoch >= self.listener.epoch:  # recorders may have told us of a later one
@@ -322,7 +322,7 @@ class User(Submitter):
             # What was delivered beyond it has vanished: it was only heard (`fast`), or both who
             # had it have lost it (a cold start).  What recorders gave us from `start` on is of
             # this epoch: they had heard of it before we did.
-            self.host.notice(Retracted(start, self.entered_at))
+            self.host.notify(Retracted(start, self.entered_at))
             self.listener.next = self.upto = start
             self.listener.stable = min(self.listener.stable, start)
             self.entered_at = start
@@ -379,12 +379,12 @@ class User(Submitter):
             if end >= reader.until:
                 reader.stop()
                 del self.readers[number]
-                self.host.notice(ReplayComplete(number, end))
+                self.host.notify(ReplayComplete(number, end))
 
         reader = RangeReader(self.host, number, check(selection), take)
         end = self.listener.next if until is None else min(until, self.listener.next)
         if since >= end:
-            self.host.notice(ReplayComplete(number, since))
+            self.host.notify(ReplayComplete(number, since))
         else:
             self.readers[number] = reader
             reader.read(since, end, now, since_time)
@@ -406,7 +406,7 @@ class User(Submitter):
         """GR-20: silence is told to the application."""
         if self.up and self.host.heard_at + self.config.alive_timeout_ns <= now:
             self.up = False
-            self.host.notice(RetransmitterSilent())
+            self.host.notify(RetransmitterSilent())
         if self.submit_due <= now:
             self._submit(now)
         for reader in self.readers.values():

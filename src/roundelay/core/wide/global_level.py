@@ -166,7 +166,7 @@ class GlobalRetransmitter(Retransmitter):
         if not branch.active and ack.acked >= self.sequencer.history.first:
             branch.active = True
             branch.silent = 0
-            self.host.notice(NetworkActive(branch.net))
+            self.host.notify(NetworkActive(branch.net))
         if self.held:
             self._release()
             self._pump(now)
@@ -192,7 +192,7 @@ class GlobalRetransmitter(Retransmitter):
             branch.silent += 1
             if branch.silent > self.config.attempts:
                 branch.active = False
-                self.host.notice(NetworkInactive(branch.net))
+                self.host.notify(NetworkInactive(branch.net))
                 continue
             message = self.sequencer.history.messages.get(branch.acked)
             if message is not None and message.end <= self._mark_for(branch):

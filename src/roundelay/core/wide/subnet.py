@@ -160,7 +160,7 @@ class Flood:
                     del self.waiting[at, link]
                     if link not in self.suspects:
                         self.suspects.add(link)
-                        self.host.notice(MemberSuspected(link))
+                        self.host.notify(MemberSuspected(link))
                     self._done(at)
                     continue
                 entry[0] = now + self.patience_ns
@@ -392,7 +392,7 @@ class WideNode(Submitter):
         submission = self.under_way
         if submission is None or (inc, sseq) != (self.inc, self.sseq):
             return
-        self.host.notice(OwnPlaced(submission.first, submission.end, gseq))
+        self.host.notify(OwnPlaced(submission.first, submission.end, gseq))
         self.sseq += 1
         self._over(now)
 
@@ -410,7 +410,7 @@ class WideNode(Submitter):
     def _skipped(self, lo: int, hi: int) -> None:
         """What was missed may have been part of what is open."""
         self.units.open.clear()
-        self.host.notice(GapUnavailable(lo, hi))
+        self.host.notify(GapUnavailable(lo, hi))
 
     # -- what comes in ---------------------------------------------------------------------
 

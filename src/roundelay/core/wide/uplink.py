@@ -166,7 +166,7 @@ class Uplink:
         self.stopped_by = galive.waits
         if not self.up:
             self.up = True
-            self.host.notice(TrunkState("up"))
+            self.host.notify(TrunkState("up"))
         self._marks(galive.acked, now)
 
     @property
@@ -216,7 +216,7 @@ class Uplink:
                 self.refused_at = at
                 if self.stuck:
                     text = "no GPR has what this network lacks: restore its journal"
-                    self.host.notice(GroupBroken(text))
+                    self.host.notify(GroupBroken(text))
         else:
             self.stuck = False
             self.ready.append(message)
@@ -253,7 +253,7 @@ class Uplink:
                 self._send_up(origin, pending.submit)
         if self.up and self.heard_at + self.config.alive_timeout_ns <= now:
             self.up = False
-            self.host.notice(TrunkState("down"))
+            self.host.notify(TrunkState("down"))
         self.reader.on_timer(now)
         if 0 < self.stuck_until <= now:
             self.stuck_until = -NEVER
