@@ -267,8 +267,8 @@ def test_a_list_version_that_cannot_be_leaves_room_for_those_that_can(version: p
     assert unchanged(site) == before
     assert site.reformation.seen_version < 10
     site.reform(6)
-    assert site.attempt is not None
-    assert site.attempt[0] == 1
+    assert site.reformation.attempt is not None
+    assert site.reformation.attempt[0] == 1
 
 
 @pytest.mark.parametrize(

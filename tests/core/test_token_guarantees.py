@@ -79,7 +79,7 @@ def settle(world: World, logs: list[list[Any]], limit_s: int = 60) -> bool:
         return (
             all(
                 engine is not None
-                and engine.authorized
+                and engine.token_list.authorized
                 and not engine.own.kept
                 and not engine.own.waiting
                 and len(log) == longest
@@ -92,7 +92,7 @@ def settle(world: World, logs: list[list[Any]], limit_s: int = 60) -> bool:
 
 
 def back(engines: list[Any]) -> bool:
-    return all(engine.authorized for engine in engines)
+    return all(engine.token_list.authorized for engine in engines)
 
 
 # -- CM-T1, CM-T2 ----------------------------------------------------------------------------
@@ -412,7 +412,7 @@ def test_cm_t9_a_failed_member_is_noticed_within_n_token_transfers(victim: int) 
         transfers = len(stamps)
         assert transfers <= 5
     assert transfers <= 5
-    ring.run_until(lambda: all(victim not in e.members for e in ring.sites.values()))
+    ring.run_until(lambda: all(victim not in e.token_list.members for e in ring.sites.values()))
 
 
 # -- CM-T10 ----------------------------------------------------------------------------------
@@ -460,7 +460,7 @@ def test_cm_t10_a_lost_token_of_a_complete_list_loses_nothing_either() -> None:
     ring.collect(0)
     ring.settle()
     assert [ring[site].phase for site in ring.group].count(W3) == 1
-    assert not any(ring[site].authorized for site in ring.group)
+    assert not any(ring[site].token_list.authorized for site in ring.group)
     ring.crash(0)  # … and the originator dies before its token arrives
     ring.heal()
     ring.run_until(lambda: all(ring.log(site) == ["a", "b"] for site in ring.sites))
@@ -500,7 +500,7 @@ def test_cm_t11_a_lost_acceptance_by_stamp_is_repaired_by_the_old_acknowledgemen
     # 0 repeats stamp 0; the token is at 2 by now, which answers with stamp 1.
     assert [pdu.ack.ts for pdu in ring.pdus(RetxAck, src=2, dst=0)] == [1]
     assert ring.pdus(RetxReq) == []
-    assert ring[0].passing == -1
+    assert ring[0].stamping.passing == -1
     assert ring.log(0) == ["x"]
 
 
@@ -522,7 +522,7 @@ def test_cm_t12_two_originators_at_once_both_abort_and_one_list_forms(seed: int)
     ring.run_until(lambda: all(ring.log(site) == ["x", "y"] for site in ring.group))
     assert len({ring[site].tl for site in ring.group}) == 1
     assert ring[0].tl > (1, 2)
-    assert ring[0].members == ring.group
+    assert ring[0].token_list.members == ring.group
     ring.check()
 
 

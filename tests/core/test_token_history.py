@@ -37,7 +37,7 @@ def test_cm_r17_after_a_restart_of_all_a_majority_with_whole_disks_goes_on(
         back = [site for site in ring.group if site not in gone]
         ring.restart(*back)
         ring.run(10_000 * MS)
-        assert all(ring[site].authorized for site in back), (
+        assert all(ring[site].token_list.authorized for site in back), (
             gone,
             ring[back[0]].reformation.blocked,
         )
@@ -57,10 +57,10 @@ def test_cm_r17_a_disk_that_is_whole_again_does_not_hide_an_earlier_loss() -> No
         ring.restart(0, 1)
         ring.run(5_000 * MS)
         assert [ring[site].reformation.amnesia for site in (0, 1)] == [True, True]
-        assert not ring[0].authorized
+        assert not ring[0].token_list.authorized
         ring.crash(0, 1, keeps="whole")
     ring.restart(0, 1, 2)
-    ring.run_until(lambda: all(ring[site].authorized for site in ring.group))
+    ring.run_until(lambda: all(ring[site].token_list.authorized for site in ring.group))
     assert not any(ring[site].reformation.amnesia for site in ring.group)
 
 
@@ -69,7 +69,7 @@ def test_where_everybody_may_have_forgotten_a_new_history_begins_behind_what_is_
     busy(ring)
     ring.crash(*ring.group, keeps="synced")
     ring.restart(*ring.group)
-    ring.run_until(lambda: all(ring[site].authorized for site in ring.group))
+    ring.run_until(lambda: all(ring[site].token_list.authorized for site in ring.group))
     ((fresh, parent, base),) = {ring[site].token_list.history for site in ring.group}
     assert fresh not in (0, PREFORMED_PAST[0])
     assert (parent, base) == (PREFORMED_PAST[0], 0)  # nothing was ever synced
@@ -79,7 +79,7 @@ def test_where_everybody_may_have_forgotten_a_new_history_begins_behind_what_is_
     ring.crash(1, keeps="whole")
     ring.run(5_000 * MS)
     ring.restart(1)
-    ring.run_until(lambda: all(ring[site].authorized for site in ring.group))
+    ring.run_until(lambda: all(ring[site].token_list.authorized for site in ring.group))
     assert {ring[site].token_list.history for site in ring.group} == {(fresh, parent, base)}
 
 
@@ -90,7 +90,7 @@ def test_what_a_recorder_has_is_the_past_a_new_history_begins_behind_it() -> Non
     ring.crash(*ring.group, keeps="synced")
     ring.restart(*ring.group)
     ring[2].reformation.floor = 5
-    ring.run_until(lambda: all(ring[site].authorized for site in ring.group))
+    ring.run_until(lambda: all(ring[site].token_list.authorized for site in ring.group))
     assert {ring[site].token_list.history[1:] for site in ring.group} == {(PREFORMED_PAST[0], 5)}
     assert {ring[site].position for site in ring.group} == {5}
     assert {info for site in ring.group for info in ring.told(site, "gap_unavailable")} == {(0, 5)}
@@ -103,7 +103,7 @@ def test_what_a_recorder_has_is_the_past_a_new_history_begins_behind_it() -> Non
     # A restart does not go back behind it either.
     ring.crash(*ring.group, keeps="synced")
     ring.restart(*ring.group)
-    ring.run_until(lambda: all(ring[site].authorized for site in ring.group))
+    ring.run_until(lambda: all(ring[site].token_list.authorized for site in ring.group))
     assert {ring[site].position for site in ring.group} == {5}
 
 
@@ -127,7 +127,7 @@ def test_of_four_sites_two_lost_disks_do_not_block_and_three_do() -> None:
     ring.crash(2, 3, keeps="nothing")
     ring.restart(2, 3)
     ring.run(20_000 * MS)
-    assert ring[0].authorized or ring.told(0, "blocked")[-1][0] == "resiliency"
+    assert ring[0].token_list.authorized or ring.told(0, "blocked")[-1][0] == "resiliency"
     ring = Ring(4, resilience=1, attempts=2)
     ring.crash(1, 2, 3, keeps="nothing")
     ring.restart(1, 2, 3)

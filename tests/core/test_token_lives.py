@@ -62,7 +62,7 @@ def test_a_list_takes_messages_and_stamps_from_the_lives_it_is_made_of_alone() -
 def test_votes_for_another_life_of_the_originator_do_not_count() -> None:
     site = TokenSite(0, ALL, TokenConfig(), Random(0))
     site.reform(1)
-    v = site.attempt
+    v = site.reformation.attempt
     assert v is not None
     site.receive(Vote1(v, True, U, ALL, 0, 0, False, False, BOOT, v, inviter=site.boot + 1), 1, 2)
     assert set(site.reformation.votes) == {0}
@@ -112,7 +112,7 @@ def test_who_knows_less_of_its_lists_than_others_know_of_it_has_no_say() -> None
 def test_a_site_with_an_old_disk_and_one_other_are_no_majority() -> None:
     site = listed()
     site.reform(3)
-    v = site.attempt
+    v = site.reformation.attempt
     assert v is not None
     assert {one.site for one in site.reformation.votes[1].entered} == {0, 1, 2}
     site.receive(Vote1(v, True, U, ALL, 0, 0, True, False, OTHER, v, inviter=site.boot), 2, 4)

@@ -94,7 +94,7 @@ def test_cm_n1_a_pdu_of_a_newer_list_makes_the_site_start_a_reformation(pdu: Any
     site = alone(2)
     site.receive(pdu, 1, 5)
     assert site.phase == O1
-    assert site.attempt == (5, 2)  # one above the version number just heard of
+    assert site.reformation.attempt == (5, 2)  # one above the version number just heard of
     assert sends(site) == [(0, Invite((5, 2), site.boot)), (1, Invite((5, 2), site.boot))]
 
 
@@ -112,7 +112,7 @@ def test_cm_n1_a_hint_of_a_newer_list_starts_a_reformation_and_an_old_one_does_n
     assert site.phase == NORMAL
     assert sends(site) == []
     site.receive(TlHint((3, 1)), 1, 6)
-    assert (site.phase, site.attempt) == (O1, (4, 2))
+    assert (site.phase, site.reformation.attempt) == (O1, (4, 2))
 
 
 def test_cm_n1_outside_the_normal_phase_a_newer_list_is_only_remembered() -> None:
@@ -120,7 +120,7 @@ def test_cm_n1_outside_the_normal_phase_a_newer_list_is_only_remembered() -> Non
     site.receive(invitation((1, 0)), 0, 1)
     site.take()
     site.receive(Confirm((7, 1), 0, 1, 0), 1, 2)
-    assert (site.phase, site.attempt, sends(site)) == ("S1", (1, 0), [])
+    assert (site.phase, site.reformation.attempt, sends(site)) == ("S1", (1, 0), [])
     site.receive(TlHint((9, 1)), 1, 3)
     assert (site.phase, sends(site)) == ("S1", [])
     assert site.reformation.seen_version == 9
@@ -631,7 +631,7 @@ def passed(**changes: Any) -> TokenSite:
     site = alone(0, idle_ns=NEVER, **changes)
     site.receive(b(2, 0), 2, 0)
     assert sends(site) == [(EVERYONE, data(0, 2, 0, 0, 1))]
-    assert (site.holding, site.passing) == (False, 0)
+    assert (site.holding, site.stamping.passing) == (False, 0)
     return site
 
 
@@ -640,7 +640,7 @@ def test_cm_n16_the_passing_acknowledgement_is_repeated_until_its_acceptance_sho
     for attempt in (1, 2, 3):
         assert act(site) == (attempt * 100 * MS, [(EVERYONE, data(0, 2, 0, 0, 1))])
     site.receive(null(1, 1, 2), 1, 350 * MS)
-    assert site.passing == -1
+    assert site.stamping.passing == -1
     site.on_timer(400 * MS)
     assert (sends(site), site.deadline) == ([], NEVER)
 
@@ -659,14 +659,14 @@ def test_cm_n16_the_passing_acknowledgement_is_repeated_until_its_acceptance_sho
 def test_cm_n16_what_shows_that_the_token_was_accepted(evidence: Any) -> None:
     site = passed()
     site.receive(evidence, 1, 1)
-    assert (site.passing, site.timers.pass_due) == (-1, NEVER)
+    assert (site.stamping.passing, site.timers.pass_due) == (-1, NEVER)
 
 
 @pytest.mark.parametrize("other", [b(2, 1), Confirm(TL, -1, 0, -1), RetxAck(data(0, 2, 0, 0, 1))])
 def test_cm_n16_what_shows_nothing(other: Any) -> None:
     site = passed()
     site.receive(other, 2, 1)
-    assert site.passing == 0
+    assert site.stamping.passing == 0
 
 
 def test_cm_n16_after_r_silent_attempts_the_next_site_is_suspected() -> None:

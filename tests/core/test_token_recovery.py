@@ -59,10 +59,10 @@ def test_a_site_that_was_away_too_long_is_left_out_and_comes_back() -> None:
     ring.crash(2, keeps="memory")
     busy(ring, *"abcdef")
     ring.run_until(lambda: ring.log(0) == list("abcdef"))
-    assert ring[0].members == (0, 1)
+    assert ring[0].token_list.members == (0, 1)
     ring.restart(2)
     ring.run_until(lambda: ring.log(2) == list("abcdef"))
-    ring.run_until(lambda: ring[0].members == (0, 1, 2))
+    ring.run_until(lambda: ring[0].token_list.members == (0, 1, 2))
     ring.check()
 
 
@@ -103,10 +103,10 @@ def test_a_site_that_comes_back_makes_the_group_take_it_in() -> None:
     ring = Ring(3)
     ring.crash(2)
     busy(ring, "a", "b")
-    ring.run_until(lambda: ring[0].members == (0, 1))
+    ring.run_until(lambda: ring[0].token_list.members == (0, 1))
     tl = ring[0].tl
     ring.restart(2)
-    ring.run_until(lambda: ring[0].members == (0, 1, 2))
+    ring.run_until(lambda: ring[0].token_list.members == (0, 1, 2))
     assert ring[0].tl > tl
     assert ring[2].tl == ring[0].tl
 
@@ -192,13 +192,13 @@ def test_a_site_without_disk_cannot_use_one_of_its_versions_twice() -> None:
     ring[0].reform(ring.now)
     ring.collect(0)
     ring.settle()
-    assert (ring[1].tl, ring[1].members) == ((1, 0), (0, 1, 2, 3, 4))
+    assert (ring[1].tl, ring[1].token_list.members) == ((1, 0), (0, 1, 2, 3, 4))
     ring.crash(0, keeps="nothing")
     ring.heal()
     ring.restart(0)
     ring.cut((1,), (0, 2, 3, 4))
-    ring.run_until(lambda: all(ring[site].authorized for site in (0, 2, 3, 4)))
-    assert ring[2].members == (0, 2, 3, 4)
+    ring.run_until(lambda: all(ring[site].token_list.authorized for site in (0, 2, 3, 4)))
+    assert ring[2].token_list.members == (0, 2, 3, 4)
     assert ring[2].tl != (1, 0)
 
 
@@ -458,8 +458,8 @@ def test_an_answer_behind_a_gap_describes_it() -> None:
     first = engine.log.first_kept
     assert first > 2
     engine.become(O2, ring.now)  # as in phase II of its own attempt
-    assert engine.attempt is not None
-    engine.receive(RecoverReq(engine.attempt, 1), 2, ring.now)
+    assert engine.reformation.attempt is not None
+    engine.receive(RecoverReq(engine.reformation.attempt, 1), 2, ring.now)
     ((_, answer),) = [(dst, pdu) for dst, pdu in sends_of(engine.take()) if dst == 2]
     assert answer.first_available == first
     assert answer.entries[0].ack.ts == first

@@ -99,7 +99,7 @@ def slave(me: int = 1, v: Version = (1, 0), sites: int = 3, **changes: Any) -> T
 def test_cm_r1_the_new_version_is_above_all_that_was_ever_seen_or_joined() -> None:
     site = alone(1)
     site.receive(TlHint((6, 2)), 2, 1)  # hearing of it is a trigger as well
-    assert site.attempt == (7, 1)
+    assert site.reformation.attempt == (7, 1)
     out = site.take()
     assert out.persists == [Joined((7, 1))]  # before anybody is invited
     assert sends_of(out) == [(0, Invite((7, 1), site.boot)), (2, Invite((7, 1), site.boot))]
@@ -149,13 +149,13 @@ def test_cm_r1_a_site_that_starts_a_reformation_stops_all_work_of_its_list() -> 
     ):
         site.receive(pdu, 1, 2)
     assert not site.take()  # no processing, no commit, no service
-    assert (site.nts, site.cnts, site.holding, site.passing) == (1, 0, False, -1)
+    assert (site.nts, site.cnts, site.holding, site.stamping.passing) == (1, 0, False, -1)
 
 
 def test_cm_r1_asking_for_a_reformation_during_one_changes_nothing() -> None:
     site = slave()
     site.reform(2)
-    assert (site.phase, site.attempt) == (S1, (1, 0))
+    assert (site.phase, site.reformation.attempt) == (S1, (1, 0))
     assert not site.take()
 
 
@@ -182,7 +182,7 @@ def test_cm_r2_one_refusal_ends_the_attempt_at_once() -> None:
     # The version number in it is remembered for the next attempt.
     now, found = act(site)
     assert now >= 1 + RETX
-    assert site.attempt == (5, 0)
+    assert site.reformation.attempt == (5, 0)
     assert [type(pdu) for _, pdu in found] == [Invite, Invite]
 
 
@@ -323,7 +323,7 @@ def test_cm_r3_a_list_that_fails_a_test_is_aborted_and_the_reason_told_once() ->
     ring.run(30_000 * MS)
     for site in (0, *originators):
         assert ring.told(site, "unblocked") == [()]
-    assert {ring[site].members for site in ring.group} == {(0, 1, 2, 3, 4)}
+    assert {ring[site].token_list.members for site in ring.group} == {(0, 1, 2, 3, 4)}
 
 
 # -- CM-R4, CM-R5: phases II and III ---------------------------------------------------------
@@ -414,7 +414,7 @@ def test_cm_r5_only_a_unanimous_vote_creates_the_token() -> None:
     assert site.phase == O2
     site.receive(Vote2((1, 0), YES), 2, 4)
     assert sends(site) == [(2, NewToken((1, 0)))]
-    assert (site.phase, site.authorized) == (NORMAL, False)
+    assert (site.phase, site.token_list.authorized) == (NORMAL, False)
 
 
 def test_cm_r5_the_votes_of_all_others_do_not_replace_the_originators_own_recovery() -> None:
@@ -441,7 +441,7 @@ def test_cm_r5_the_token_is_sent_again_until_the_list_is_heard_to_live() -> None
     for attempt in (1, 2, 3):
         assert act(site) == (4 + attempt * RETX, [(2, NewToken((1, 0)))])
     site.receive(Confirm((1, 0), 0, 2, 0), 2, 200 * MS)
-    assert site.authorized
+    assert site.token_list.authorized
     assert site.timers.token_due == NEVER
 
 
@@ -464,7 +464,7 @@ def test_cm_r5_an_originator_that_is_the_new_token_site_takes_the_token_itself()
     assert found[-1] == (EVERYONE, Confirm((1, 0), -1, 0, -1))
     assert not [pdu for _, pdu in found if isinstance(pdu, NewToken)]
     assert site.holding
-    assert site.authorized
+    assert site.token_list.authorized
 
 
 # -- CM-R8: failing --------------------------------------------------------------------------
@@ -509,7 +509,7 @@ def test_cm_r8_an_invitation_accepted_meanwhile_ends_the_wait() -> None:
     site.receive(no((1, 0), (1, 1)), 1, 1)
     assert site.phase == OUT
     site.receive(invitation((2, 1)), 1, 2)
-    assert (site.phase, site.attempt) == (S1, (2, 1))
+    assert (site.phase, site.reformation.attempt) == (S1, (2, 1))
 
 
 def test_cm_r8_a_success_makes_the_next_wait_short_again() -> None:
@@ -551,7 +551,7 @@ def test_cm_r9_in_an_attempt_every_other_invitation_is_refused(version: Version)
     site = slave(v=(1, 0))
     site.receive(invitation(version), 2, 2)
     assert sends(site) == [(2, no(version, (1, 0), BOOT))]
-    assert (site.phase, site.attempt) == (S1, (1, 0))
+    assert (site.phase, site.reformation.attempt) == (S1, (1, 0))
 
 
 def test_cm_r9_a_version_that_is_not_higher_than_all_joined_fails_the_sequence_test() -> None:
@@ -563,7 +563,7 @@ def test_cm_r9_a_version_that_is_not_higher_than_all_joined_fails_the_sequence_t
         site.receive(invitation(version), version[1], 3)
         assert sends(site) == [(version[1], no(version, (4, 2), BOOT))]
     site.receive(invitation((5, 0)), 0, 4)
-    assert site.attempt == (5, 0)
+    assert site.reformation.attempt == (5, 0)
 
 
 def test_cm_r9_an_invitation_to_the_list_we_are_in_is_an_old_one() -> None:
@@ -629,7 +629,7 @@ def test_cm_r11_what_is_missing_is_fetched_from_the_new_token_site() -> None:
     assert sends_of(out)[0] == (2, Vote2((1, 2), YES, BOOT))
     assert isinstance(out.persists[-1], Listed)
     assert [line.ack.ts for line in out.persists[-1].entries] == [0, 1, 2]
-    assert (site.tl, site.nts, site.phase, site.authorized) == ((1, 2), 3, NORMAL, False)
+    assert (site.tl, site.nts, site.phase, site.token_list.authorized) == ((1, 2), 3, NORMAL, False)
 
 
 def test_cm_r11_each_batch_gives_the_slave_more_time() -> None:
@@ -768,7 +768,7 @@ def test_cm_r12_an_ordinary_slave_is_back_to_normal_but_commits_nothing_yet() ->
         (0, Vote2((1, 0), YES, BOOT)),
         (EVERYONE, B((1, 0), 1, 0, Bundle.of(b"mine"))),
     ]
-    assert (site.phase, site.authorized) == (NORMAL, False)
+    assert (site.phase, site.token_list.authorized) == (NORMAL, False)
 
 
 def test_cm_r12_the_new_token_site_waits_for_its_token() -> None:
@@ -780,7 +780,7 @@ def test_cm_r12_the_new_token_site_waits_for_its_token() -> None:
     found = sends(site)
     assert found[-1] == (EVERYONE, Confirm((1, 0), -1, 2, -1))  # at once, so that all know
     assert (site.phase, site.holding, site.stamping.hold_ts) == (NORMAL, True, -1)
-    assert site.authorized
+    assert site.token_list.authorized
 
 
 def test_cm_r13_the_new_token_site_serves_before_during_and_after_it_commits() -> None:
@@ -880,10 +880,10 @@ def test_cm_r14_a_silent_originator_is_left_and_its_slaves_originate(phase: str)
     while site.phase == phase:
         assert site.deadline <= due
         site.on_timer(site.deadline)
-    assert (site.phase, site.attempt) == (OUT, None)
+    assert (site.phase, site.reformation.attempt) == (OUT, None)
     while site.phase == OUT:
         site.on_timer(site.deadline)
-    assert site.attempt == (2, 2)
+    assert site.reformation.attempt == (2, 2)
 
 
 @pytest.mark.parametrize("phase", [S1, S2, W3])
@@ -926,7 +926,7 @@ def test_cm_r15_the_watchdog_sleeps_when_the_list_is_heard_to_live() -> None:
         site = slave(idle_ns=NEVER)
         site.receive(announcement(site, (1, 0), ALL, 0, 0), 0, 2)
         site.receive(sign, 0, 3)
-        assert site.authorized
+        assert site.token_list.authorized
         assert site.timers.auth_due == NEVER
 
 

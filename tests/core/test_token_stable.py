@@ -149,9 +149,9 @@ def test_cm_r17_a_restarted_site_is_in_no_list_and_originates_after_a_random_wai
     assert all(1 <= when <= 200 * MS for when in due)
     site = restarted(1, 3, Joined(U), Listed(U, ALL, 0, 0, ()))
     assert site.phase == OUT
-    assert (site.tl, site.members) == (U, ALL)
+    assert (site.tl, site.token_list.members) == (U, ALL)
     site.on_timer(site.deadline)
-    assert site.attempt == (1, 1)
+    assert site.reformation.attempt == (1, 1)
 
 
 def test_cm_r17_uncommitted_entries_are_gone_but_promised_ones_are_not() -> None:
@@ -195,7 +195,7 @@ def test_cm_r17_the_highest_version_is_remembered_and_never_used_again() -> None
     ((_, vote),) = sends_of(site.take())
     assert (vote.yes, vote.max_joined) == (False, (7, 2))
     site.on_timer(site.deadline)
-    assert site.attempt == (8, 1)
+    assert site.reformation.attempt == (8, 1)
 
 
 def test_cm_r17_own_numbering_goes_on_where_the_group_has_seen_it() -> None:
@@ -229,7 +229,7 @@ def test_own_messages_of_an_earlier_life_do_not_push_out_those_of_this_one() -> 
 
 def test_a_restart_before_anything_was_written_is_a_cold_one() -> None:
     site = TokenSite(1, ALL, TokenConfig(), Random(0), stable=Stable())
-    assert (site.phase, site.tl, site.members) == (OUT, NO_LIST, ())
+    assert (site.phase, site.tl, site.token_list.members) == (OUT, NO_LIST, ())
 
 
 # -- persisting: what, and before what -------------------------------------------------------
@@ -302,8 +302,8 @@ def test_the_fold_of_a_site_that_runs_is_what_it_restarts_with() -> None:
         live, stable = ring[site], ring.disks[site]
         again = TokenSite(site, ring.group, ring.config, Random(0), stable=stable)
         assert (again.cnts, again.position) == (live.cnts, live.position)
-        assert (again.tl, again.members, again.reformation.max_joined) == (
-            live.tl, live.members, live.reformation.max_joined,
+        assert (again.tl, again.token_list.members, again.reformation.max_joined) == (
+            live.tl, live.token_list.members, live.reformation.max_joined,
         )  # fmt: skip
         counters = dict(again.log.next_num)
         live.log.roll_back(live.cnts, live.token_list.first)
@@ -320,7 +320,7 @@ def test_preformed_everybody_starts_in_one_list_and_the_lowest_site_has_the_toke
     ring = Ring(4)
     assert {ring[site].tl for site in ring.group} == {(0, 0)}
     assert ring.holders == [0]
-    assert all(ring[site].authorized for site in ring.group)
+    assert all(ring[site].token_list.authorized for site in ring.group)
     for site in ring.group:
         assert ring.told(site, "view") == [((0, 0), (0, 1, 2, 3), 0, 0)]
         listed = Listed((0, 0), (0, 1, 2, 3), 0, 0, (), None, PREFORMED_PAST)
@@ -342,7 +342,7 @@ def test_cold_a_majority_is_enough_to_begin() -> None:
     ring.crash(3, 4)
     ring.submit(0, "x")
     ring.run_until(lambda: ring.log(1) == ["x"])
-    assert ring[0].members == (0, 1, 2)
+    assert ring[0].token_list.members == (0, 1, 2)
 
 
 def test_rejoin_a_new_machine_under_an_old_number_says_so() -> None:

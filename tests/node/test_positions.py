@@ -523,7 +523,7 @@ async def test_what_comes_with_a_view_is_of_the_history_that_the_view_names(
         one = engine.token_list.history[0]
         engine.token_list.history = (one ^ 1, one, 1)
         engine.out.deliveries.append(Delivery(1, 1, 1, Bundle.of(b"new"), "committed"))
-        engine.out.notices.append(notice("view", engine.tl, engine.members, 0, 1))
+        engine.out.notices.append(notice("view", engine.tl, engine.token_list.members, 0, 1))
         hosted.carry_out(time.monotonic_ns())
         await delivered([a], 2)
         history = f"{one ^ 1:016x}@{was}:1"

@@ -81,10 +81,10 @@ def test_a_site_mistakenly_assumed_to_have_failed_is_taken_in_again() -> None:
     ring = Ring(3, attempts=2)
     ring.cut((2,), (0, 1))
     ring.submit(0, "a", "b")
-    ring.run_until(lambda: ring[0].members == (0, 1))
+    ring.run_until(lambda: ring[0].token_list.members == (0, 1))
     assert ring[2].phase != "down"  # it never failed
     ring.heal()
-    ring.run_until(lambda: ring[0].members == (0, 1, 2) and ring.log(2) == ["a", "b"])
+    ring.run_until(lambda: ring[0].token_list.members == (0, 1, 2) and ring.log(2) == ["a", "b"])
 
 
 # -- §3: the two simple systems --------------------------------------------------------------
@@ -259,7 +259,7 @@ def test_a_source_that_gets_no_acknowledgement_detects_the_failure_of_the_token_
     ring.submit(2, "x")
     ring.run(10 * MS)
     assert ring[2].phase == "NORMAL"
-    ring.run_until(lambda: ring[2].members == (1, 2))
+    ring.run_until(lambda: ring[2].token_list.members == (1, 2))
     assert len([b for b in ring.pdus(B, src=2) if b.tl == (0, 0)]) == 1 + 3
     ring.run(500 * MS)
     assert ring.log(1) == ["x"]
@@ -301,7 +301,7 @@ def test_any_failure_is_detected_within_n_token_transfers(victim: int) -> None:
         k += 1
     transfers = {ack.ts for ack in ring.pdus(Ack) if ack.tl == (0, 0)}
     assert len(transfers) <= 6
-    assert victim not in ring[0].members or ring[0].phase != "NORMAL"
+    assert victim not in ring[0].token_list.members or ring[0].phase != "NORMAL"
 
 
 def test_the_system_alternates_between_a_normal_phase_and_a_reformation_phase() -> None:
@@ -309,9 +309,9 @@ def test_the_system_alternates_between_a_normal_phase_and_a_reformation_phase() 
     ring = Ring(3, attempts=2)
     ring.submit(1, "a", "b", "c")
     ring.crash(2)
-    ring.run_until(lambda: ring[0].members == (0, 1))
+    ring.run_until(lambda: ring[0].token_list.members == (0, 1))
     ring.restart(2)
-    ring.run_until(lambda: ring[0].members == (0, 1, 2))
+    ring.run_until(lambda: ring[0].token_list.members == (0, 1, 2))
     phases = []
     for sent in ring.sent:
         if sent.src in (0, 1):

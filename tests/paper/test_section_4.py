@@ -31,13 +31,13 @@ def test_sites_with_different_token_lists_cause_a_reformation() -> None:
     ring = Ring(3, attempts=2)
     ring.crash(2, keeps="memory")
     ring.submit(0, "a", "b")
-    ring.run_until(lambda: ring[0].members == (0, 1))
+    ring.run_until(lambda: ring[0].token_list.members == (0, 1))
     ring.restart(2)
     ring.submit(2, "c")  # sent under the old list
     ring.settle()
     assert ring.pdus(TlHint, dst=2)
     ring.run_until(lambda: ring.log(0) == ["a", "b", "c"])
-    assert ring[0].members == (0, 1, 2)
+    assert ring[0].token_list.members == (0, 1, 2)
 
 
 @pytest.mark.parametrize(
@@ -336,7 +336,7 @@ def test_what_constitutes_accepting_the_token(how: str) -> None:
     by_1 = [sent.pdu for sent in ring.sent if sent.src == 1]
     expected = {"acknowledging": DATA, "passing on": NULL, "confirming": None}[how]
     assert getattr(by_1[0], "kind", None) == expected
-    assert ring[0].passing == -1
+    assert ring[0].stamping.passing == -1
 
 
 def test_an_idle_token_site_confirms_and_retains_the_token_until_a_message_comes() -> None:
@@ -368,7 +368,7 @@ def test_a_site_accepts_the_token_only_with_everything_that_may_be_requested_of_
     ring.submit(3, "a", "b")
     ring.settle()  # stamp 1 passes the token to 2, which lacks stamp 0
     assert not ring[2].holding
-    assert ring[1].passing == 1  # and 1 goes on answering
+    assert ring[1].stamping.passing == 1  # and 1 goes on answering
     ring.run(T)
     assert ring[2].holding
     assert ring.stamped_by(2) == ["a", "b"]
@@ -398,7 +398,7 @@ def test_somebody_in_service_always_has_every_message_up_to_the_last_timestamp()
         ring.deliver() if ring.flights else ring.run(5 * MS)
         top = max((ack.ts for ack in ring.pdus(Ack)), default=-1)
         assert any(
-            engine.nts > top and (engine.holding or engine.passing >= 0)
+            engine.nts > top and (engine.holding or engine.stamping.passing >= 0)
             for engine in ring.sites.values()
         )
 

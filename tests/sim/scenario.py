@@ -374,7 +374,7 @@ class Scenario:
                 line += f"  epoch {engine.epoch} of {members}  next {engine.seq}"
                 line += f"  expects {value(tuple(engine.treq))}"
             elif engine is not None and self.family.core.resilient:
-                members = ",".join(map(str, engine.members))
+                members = ",".join(map(str, engine.token_list.members))
                 line += f"  {engine.role}  list {version(engine.tl)} of {members}"
                 line += f"  nts {engine.nts}  committed {engine.cnts}"
             self.output.append(line)

@@ -231,7 +231,7 @@ class Demo:
         if engine is not None:
             role = ROLES.get(engine.role, REFORMING)
             if role != REFORMING:
-                name, members = _version(engine.tl), engine.members
+                name, members = _version(engine.tl), engine.token_list.members
         recent = list(self.recent[site])
         return SiteView(site, engine is not None, role, name, members, member.position, recent)
 

@@ -320,7 +320,7 @@ class TokenSite(Engine):
         """`token`, `passing` or the phase: what a picture of the group shows."""
         if self.phase != NORMAL:
             return self.phase
-        return "token" if self.holding else "passing" if self.passing >= 0 else "idle"
+        return "token" if self.holding else "passing" if self.stamping.passing >= 0 else "idle"
 
     # -- verbs -------------------------------------------------------------------------------
 
@@ -421,16 +421,6 @@ class TokenSite(Engine):
         return self.token_list.version
 
     @property
-    def members(self) -> tuple[int, ...]:
-        """The members of that list, in ring order."""
-        return self.token_list.members
-
-    @property
-    def authorized(self) -> bool:
-        """Whether that list is known to have a token."""
-        return self.token_list.authorized
-
-    @property
     def nts(self) -> int:
         """The next timestamp to process."""
         return self.log.nts
@@ -452,16 +442,6 @@ class TokenSite(Engine):
     def holding(self) -> bool:
         """Whether the token is here."""
         return self.stamping.holding
-
-    @property
-    def passing(self) -> int:
-        """The stamp with which the token was passed on, while nobody is seen to have it; or -1."""
-        return self.stamping.passing
-
-    @property
-    def attempt(self) -> p.Version | None:
-        """The list that this site tries to form or to join, until it has a token."""
-        return self.reformation.attempt
 
     @property
     def is_formed(self) -> bool:

@@ -50,7 +50,7 @@ class HistoryRecovery:
                 "a node that was in it and remembers"
             )
         engine = ring.token
-        if engine.phase == NORMAL and engine.authorized:
+        if engine.phase == NORMAL and engine.token_list.authorized:
             raise UsageError(f"group {name} works: there is nothing to recover")
         ahead = [
             ring.roster[site]

@@ -310,8 +310,8 @@ def null_at_once(shipped: Any, self: Commit) -> None:
     """CM-N15, E 11: a NULL is committed at once; the commit mark runs over a timestamp that the
     next list gives to a message."""
     shipped(self)
-    log = self.site.log
-    while self.site.authorized and log.cnts < log.nts and log.entries[log.cnts].ack.kind == p.NULL:
+    log, token_list = self.site.log, self.site.token_list
+    while token_list.authorized and log.cnts < log.nts and log.entries[log.cnts].ack.kind == p.NULL:
         self.commit_upto(log.cnts + 1)
 
 
@@ -353,7 +353,7 @@ def commits_on_arrival(shipped: Any, self: LogRecovery, pdu: p.RecoverData, *res
 @broken(Commit, "commit", "I3", scope=_small())
 def commits_what_is_stamped(self: Commit) -> None:
     """CM-N15: an acknowledged message is committed; it may vanish with its holder."""
-    if self.site.authorized and self.site.nts > self.site.cnts:
+    if self.site.token_list.authorized and self.site.nts > self.site.cnts:
         self.commit_upto(self.site.nts)
 
 

@@ -428,8 +428,8 @@ class Member:
         """Return how `engine` breaks I3, as far as one site alone can, or ''."""
         if engine.tl < old.profile.tl and old.memory.life == 0:
             return f"I3: site {self.me} goes back from list {old.profile.tl} to {engine.tl}"
-        if engine.authorized and 2 * len(engine.members) <= len(self.group):
-            return f"I3: a minority, {engine.members}, forms list {engine.tl}"
+        if engine.token_list.authorized and 2 * len(engine.token_list.members) <= len(self.group):
+            return f"I3: a minority, {engine.token_list.members}, forms list {engine.tl}"
         return ""
 
     def intern(self, engine: TokenSite | None, memory: Memory) -> int:
@@ -456,11 +456,11 @@ class Member:
             profile = registry.profile(DOWN, None, disk.tl, disk.max_joined)
             return Local(number, None, profile, registry.fact(memory.delivered, None, None), memory)
         committed = listed = None
-        if engine.phase == NORMAL and engine.authorized:
+        if engine.phase == NORMAL and engine.token_list.authorized:
             committed = (engine.tl, engine.cnts)
             listed = (engine.tl, engine.token_list.start_ts)
         joined = engine.reformation.max_joined
-        profile = registry.profile(engine.phase, engine.attempt, engine.tl, joined)
+        profile = registry.profile(engine.phase, engine.reformation.attempt, engine.tl, joined)
         fact = registry.fact(memory.delivered, committed, listed)
         return Local(number, self._snapshots.freeze(engine), profile, fact, memory)
 
