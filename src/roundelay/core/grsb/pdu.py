@@ -169,15 +169,12 @@ class Bcast(Pdu, frozen=True, gc=False):
 
 
 class DaAck(Pdu, frozen=True, gc=False):
-    """4: the acknowledger has everything below `gseq`, the recorders all below `safe` (GR-7).
-
-    `waits`: nothing more can be acknowledged before these recorders have more (GR-11).
-    """
+    """4: the acknowledger has everything below `gseq`, the recorders all below `safe` (GR-7)."""
 
     epoch: Annotated[Stamp, "reign"]
     gseq: Annotated[Stamp, "the acknowledger has everything below"]
     safe: Annotated[Stamp, "the recorders have everything below"]
-    waits: Annotated[Members, "recorders without which there is no more room"] = ()
+    waits: Annotated[Members, "recorders without which there is no more room"] = ()  # GR-11
 
 
 class Alive(Pdu, frozen=True, gc=False):
@@ -195,10 +192,7 @@ class Alive(Pdu, frozen=True, gc=False):
 
 
 class Recover(Pdu, frozen=True, gc=False):
-    """6: send what you have of these ranges (GR-9).
-
-    `epoch` is that of the reign, or of the attempt at one, that asks; 0 for a recorder.
-    """
+    """6: send what you have of these ranges (GR-9)."""
 
     ranges: Annotated[Ranges, "positions wanted: first, one past last"]
     epoch: Annotated[Stamp, "reign, or attempt at one, that asks; 0: a recorder"] = 0
@@ -207,8 +201,7 @@ class Recover(Pdu, frozen=True, gc=False):
 class Recovered(Pdu, frozen=True, gc=False):
     """7: a message that was asked for, or none: not held from `lo` up to `hi`.
 
-    `hi` = `lo` says that nothing is held at all, not even later.  `epoch` is that of the request:
-    an answer to an earlier one may carry what has vanished since.
+    `epoch`: an answer to an earlier request may carry what has vanished since.
     """
 
     lo: Annotated[Stamp, "first position of the answer"]
@@ -257,10 +250,7 @@ class ReplayData(Pdu, frozen=True, gc=False):
 
 
 class ReplayEnd(Pdu, frozen=True, gc=False):
-    """13: no match from `since` up to `next`; `reason` says why it ends there.
-
-    With NOT_RECORDED and GAP: what matches from `since` up to `next` is not here.
-    """
+    """13: no match from `since` up to `next`, or none that is here; `reason` says why it ends."""
 
     request: Annotated[Number, "as in the request"]
     since: Annotated[Stamp, "nothing matches from here …"]

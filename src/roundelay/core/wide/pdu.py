@@ -38,10 +38,7 @@ class Up(Pdu, frozen=True, gc=False):
 
 
 class AckGcr(Pdu, frozen=True, gc=False):
-    """33: it has its place, and may be broadcast at home (HG-2).
-
-    `time` 0: it has had it for long, and is to be fetched.
-    """
+    """33: it has its place, and may be broadcast at home (HG-2)."""
 
     net: Net
     origin: Annotated[Site, "as in UP"]
@@ -74,17 +71,13 @@ class AckLcr(Pdu, frozen=True, gc=False):
 
 
 class Galive(Pdu, frozen=True, gc=False):
-    """37: the GCR is there; everything below `acked` may be had (HG-6).
-
-    `net_acked` and `net_safe` are what it knows of the addressee's network, `everywhere` is what
-    all networks have recorded (HG-3).
-    """
+    """37: the GCR is there; everything below `acked` may be had (HG-6)."""
 
     epoch: Annotated[Stamp, "reign of the GCR"]
     acked: Annotated[Stamp, "everything below may be broadcast"]
     net_acked: Annotated[Stamp, "the last ACK_LCR of the addressee's network: acked"]
     net_safe: Annotated[Stamp, "the same: safe"]
-    everywhere: Annotated[Stamp, "all networks have recorded everything below"]
+    everywhere: Annotated[Stamp, "all networks have recorded everything below"]  # HG-3
     waits: Annotated[Members, "recorders without which nothing gets a place"] = ()
 
 
