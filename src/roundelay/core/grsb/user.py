@@ -16,6 +16,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from roundelay.core import notices
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import COMMITTED, NEVER, STAMPED
 from roundelay.core.errors import PayloadTooLarge, QueueFull, Refused, UsageError
@@ -26,15 +27,6 @@ from roundelay.core.grsb.listener import Listener
 from roundelay.core.grsb.reader import RangeReader
 from roundelay.core.grsb.stable import Handled
 from roundelay.core.grsb.units import Units
-from roundelay.core.notices import (
-    OwnPlaced,
-    OwnRefused,
-    RecordedUpto,
-    ReplayComplete,
-    Retracted,
-    RetransmitterHeard,
-    RetransmitterSilent,
-)
 from roundelay.core.selection import Selection
 
 CONFERENCES_MAX: Final = 255
@@ -278,10 +270,10 @@ class User(Submitter):
             in_unit = submission.mtype not in (p.SINGLE, p.END)
             while in_unit and self.queue and self.queue[0].gid == submission.gid:
                 hi = self.queue.popleft().first + 1  # the rest of its unit makes no sense alone
-            self.host.notify(OwnRefused(lo, hi))
+            self.host.notify(notices.OwnRefused(lo, hi))
         else:
             self.sseq += 1
-            self.host.notify(OwnPlaced(lo, hi, ack.gseq))
+            self.host.notify(notices.OwnPlaced(lo, hi, ack.gseq))
         self._over(now)
 
     # -- listening -------------------------------------------------------------------------
@@ -294,13 +286,13 @@ class User(Submitter):
         """GR-21: who hears the retransmitter carries on, whoever else is out of reach."""
         if not self.up:
             self.up = True
-            self.host.notify(RetransmitterHeard())
+            self.host.notify(notices.RetransmitterHeard())
 
     def note_recorded(self, mark: int) -> None:
         """The recorders have everything below `mark`, on disk."""
         if mark > self.recorded:
             self.recorded = mark
-            self.host.notify(RecordedUpto(mark))
+            self.host.notify(notices.RecordedUpto(mark))
 
     def hear(self, message: p.Message, acked: int, now: int) -> None:
         if message.epoch >= self.listener.epoch:  # recorders may have told us of a later one
@@ -322,7 +314,7 @@ class User(Submitter):
             # What was delivered beyond it has vanished: it was only heard (`fast`), or both who
             # had it have lost it (a cold start).  What recorders gave us from `start` on is of
             # this epoch: they had heard of it before we did.
-            self.host.notify(Retracted(start, self.entered_at))
+            self.host.notify(notices.Retracted(start, self.entered_at))
             self.listener.next = self.upto = start
             self.listener.stable = min(self.listener.stable, start)
             self.entered_at = start
@@ -379,12 +371,12 @@ class User(Submitter):
             if end >= reader.until:
                 reader.stop()
                 del self.readers[number]
-                self.host.notify(ReplayComplete(number, end))
+                self.host.notify(notices.ReplayComplete(number, end))
 
         reader = RangeReader(self.host, number, check(selection), take)
         end = self.listener.next if until is None else min(until, self.listener.next)
         if since >= end:
-            self.host.notify(ReplayComplete(number, since))
+            self.host.notify(notices.ReplayComplete(number, since))
         else:
             self.readers[number] = reader
             reader.read(since, end, now, since_time)
@@ -406,7 +398,7 @@ class User(Submitter):
         """GR-20: silence is told to the application."""
         if self.up and self.host.heard_at + self.config.alive_timeout_ns <= now:
             self.up = False
-            self.host.notify(RetransmitterSilent())
+            self.host.notify(notices.RetransmitterSilent())
         if self.submit_due <= now:
             self._submit(now)
         for reader in self.readers.values():
