@@ -93,9 +93,7 @@ class Host(Emitter):
         self.waited_by_da: tuple[int, ...] = ()  # recorders without which it has no room
         self.waited_by_cr: tuple[int, ...] = ()  # sites without which nothing gets a place
         self.broadcast = 0  # everything below has been
-        self.ways = Ways(
-            roles.lines, config.alive_timeout_ns, config.attempts, config.probe_ns, now
-        )
+        self.ways = Ways(roles.lines, config, now)
 
     def send(self, dst: int, pdu: Pdu, line: int = ANY_LINE) -> None:
         if line == ANY_LINE:

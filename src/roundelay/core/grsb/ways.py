@@ -10,21 +10,19 @@ and a question that R times was not answered is repeated on either line in turn.
 
 from __future__ import annotations
 
+from roundelay.core.grsb.config import GrsbConfig
 from roundelay.core.grsb.pdu import DUAL, LINE_A, LINE_B, ONLY_B, SINGLE_LINE
 
 
 class Ways:
     """Of one site, in a group with `lines` lines.
 
-    `silence_ns` is the time of several signs of life; `attempts` is R; who last spoke on the
-    unusual line is spoken to there for `keep_ns`.
+    Who last spoke on the unusual line is spoken to there for t_probe.
     """
 
-    def __init__(self, lines: int, silence_ns: int, attempts: int, keep_ns: int, now: int) -> None:
+    def __init__(self, lines: int, config: GrsbConfig, now: int) -> None:
         self.two = lines == 2
-        self.silence_ns = silence_ns
-        self.attempts = attempts
-        self.keep_ns = keep_ns
+        self.config = config
         self.mode = DUAL if self.two else SINGLE_LINE
         """As the reigning retransmitter says."""
         self.now = now
@@ -46,7 +44,7 @@ class Ways:
         if alone and line == self.usual:
             self.other.pop(source, None)
         elif alone:
-            self.other[source] = self.now + self.keep_ns
+            self.other[source] = self.now + self.config.probe_ns
 
     def change(self, mode: int) -> None:
         """The retransmitter says which lines are used."""
@@ -55,7 +53,8 @@ class Ways:
             self.other.clear()
 
     def silent(self, line: int) -> bool:
-        return self.heard[line] + self.silence_ns < self.now
+        """Whether not even signs of life have been heard there."""
+        return self.heard[line] + self.config.alive_timeout_ns < self.now
 
     def to(self, site: int, tries: int = 0) -> int:
         """GR-22, GR-24: the line to take; `tries` questions before this one were not answered."""
@@ -66,7 +65,7 @@ class Ways:
             self.silent(line) and not self.silent(flip(line))
         ):
             line = flip(line)
-        in_doubt = tries >= self.attempts or (self.silent(LINE_A) and self.silent(LINE_B))
+        in_doubt = tries >= self.config.attempts or (self.silent(LINE_A) and self.silent(LINE_B))
         return flip(line) if in_doubt and tries % 2 else line
 
 

@@ -107,7 +107,7 @@ class Lines:
             and (
                 ways is None
                 or silent_line(ways) == LINE_A
-                or ways.heard[LINE_A] + ways.silence_ns < now
+                or ways.heard[LINE_A] + ways.config.alive_timeout_ns < now
             )
         ):
             stand_ins[group] = self.second.line
