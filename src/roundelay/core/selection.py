@@ -54,6 +54,12 @@ class Selection(Struct, frozen=True):
         timed = self.since_time > 0 or self.until_time < POSITION_MAX
         return not (self.by_content or self.kinds is not None or timed)
 
+    @property
+    def nothing(self) -> bool:
+        """Does it exclude all there can be?"""
+        none_left = self.since >= self.until or self.since_time >= self.until_time
+        return none_left or not all(self.filters.values())
+
     def matches(self, sender: Any, conference: int, kind: int) -> bool:
         """Is a message with these marks one of the selection, at its position and time?"""
         return (

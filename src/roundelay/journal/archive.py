@@ -22,9 +22,9 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import date, timedelta
-from functools import reduce
+from functools import partial, reduce
 from operator import and_
 from pathlib import Path
 from typing import Any, Final
@@ -46,6 +46,7 @@ LOCK: Final = "_lock"
 ASIDE_FOLDER: Final = "_aside"
 FORMAT: Final = 1
 DAY_US: Final = 86_400_000_000
+TIME: Final = schema().field("time").type
 _EPOCH: Final = date(1970, 1, 1)
 _SPECIAL: Final = re.compile(r"""[\x00-\x1f"#%'*/:=?\\\x7f{\[\]^]""")
 """What Spark escapes in the name of a partition; it would not understand more."""
@@ -374,12 +375,16 @@ def read_archived(
     """
     import pyarrow.dataset as ds
 
+    if selection.nothing:
+        return
     checked = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
     path = path or folder / file.path
     try:
         rows = ds.dataset(path, format=ds.ParquetFileFormat(default_fragment_scan_options=checked))
+        holds = conditions(selection, pa.compute.field, partial(pa.scalar, type=TIME))
+        wanted = reduce(and_, holds) if holds else None
         for batch in rows.to_batches(
-            filter=_condition(selection), batch_size=ROWS, batch_readahead=1, use_threads=False
+            filter=wanted, batch_size=ROWS, batch_readahead=1, use_threads=False
         ):
             group = pa.repeat(pa.scalar(file.group, pa.string()), batch.num_rows)
             yield pa.record_batch([group, *batch.columns], schema=schema())
@@ -389,20 +394,23 @@ def read_archived(
         raise ArchiveDamaged(f"{path} is damaged: {str(error).splitlines()[0]}") from None
 
 
-def _condition(selection: Selection) -> Any:
-    """Which rows are selected, as an expression; None: all."""
-    seq, time = pa.compute.field("seq"), pa.compute.field("time")
-    conditions = []
+def conditions(
+    selection: Selection, field: Callable[[str], Any], moment: Callable[[int], Any]
+) -> list[Any]:
+    """What holds of the rows of `messages` that are selected, so that readers can skip the rest.
+
+    Arrow's expressions or Spark's: `field` gives a column, `moment` a time of so many microseconds.
+    """
+    seq, time = field("seq"), field("time")
+    # Rows have microseconds: a time selects those that begin with it.
+    since, until = -(-selection.since_time // 1000), -(-selection.until_time // 1000)
+    holds = [field(name).isin(sorted(values)) for name, values in selection.filters.items()]
     if selection.since > 0:
-        conditions.append(seq >= selection.since)
+        holds.append(seq >= selection.since)
     if selection.until < POSITION_MAX:
-        conditions.append(seq < selection.until)
-    if selection.since_time > 0 or selection.until_time < POSITION_MAX:
-        # Rows have microseconds: a time selects those that begin with it.
-        since, until = -(-selection.since_time // 1000), -(-selection.until_time // 1000)
-        conditions.append(time >= pa.scalar(since, pa.timestamp("us", "UTC")))
-        conditions.append(time < pa.scalar(until, pa.timestamp("us", "UTC")))
-    for name, values in selection.filters.items():
-        column_type = schema().field(name).type
-        conditions.append(pa.compute.field(name).isin(pa.array(sorted(values), column_type)))
-    return reduce(and_, conditions) if conditions else None
+        holds.append(seq < selection.until)
+    if selection.since_time > 0:
+        holds.append(time >= moment(since))
+    if selection.until_time < POSITION_MAX:
+        holds.append(time < moment(until))
+    return holds

@@ -27,8 +27,8 @@ from msgspec import Struct
 from roundelay.core.errors import ConfigError, MalformedPdu
 from roundelay.core.families import RECORDS, TOTAL
 from roundelay.core.positions import Range, difference, intersection
-from roundelay.core.selection import EVERYTHING, POSITION_MAX, Selection
-from roundelay.journal.archive import files_with, is_archive, read_manifest
+from roundelay.core.selection import EVERYTHING, Selection
+from roundelay.journal.archive import conditions, files_with, is_archive, read_manifest
 from roundelay.journal.arrow import PIECE_BYTES, Piece, pieces, read_piece
 from roundelay.journal.files import META, META_COPY, parquet_of, read_history, read_mark
 from roundelay.journal.reader import Reader
@@ -258,37 +258,17 @@ def _native(
     spark: SparkSession, files: Sequence[Path], selection: Selection, base: Path | None = None
 ) -> list[DataFrame]:
     """The rows of Parquet files as Spark reads them; columns come from folders below `base`."""
+    from pyspark.sql.functions import col, lit, timestamp_micros
+
     if not files:
         return []
     reader = spark.read.schema(spark_schema(MESSAGES)).option(CHECKED, "true")
     if base is not None:
         reader = reader.option("basePath", str(base))
     rows = reader.parquet(*map(str, files)).select(*spark_schema(MESSAGES).names)
-    return [selected(rows, selection)]
-
-
-def selected(frame: DataFrame, selection: Selection) -> DataFrame:
-    """The rows of `messages` that a selection takes, so that Parquet readers can skip the rest."""
-    from pyspark.sql.functions import col
-
-    if selection.since > 0:
-        frame = frame.where(col("seq") >= selection.since)
-    if selection.until < POSITION_MAX:
-        frame = frame.where(col("seq") < selection.until)
-    # Rows have microseconds: a time selects those that begin with it.
-    if selection.since_time > 0:
-        frame = frame.where(col("time") >= _moment(selection.since_time))
-    if selection.until_time < POSITION_MAX:
-        frame = frame.where(col("time") < _moment(selection.until_time))
-    for name, values in selection.filters.items():
-        frame = frame.where(col(name).isin(sorted(values)))
-    return frame
-
-
-def _moment(ns: int) -> Any:
-    from pyspark.sql.functions import lit, timestamp_micros
-
-    return timestamp_micros(lit(-(-ns // 1000)))
+    for condition in conditions(selection, col, lambda us: timestamp_micros(lit(us))):
+        rows = rows.where(condition)
+    return [rows]
 
 
 # ------------------------------------------------------------------------ gaps

@@ -17,7 +17,6 @@ from roundelay.core.positions import Range, difference
 from roundelay.core.selection import Selection
 from roundelay.journal.archive import File, read_archived
 from roundelay.journal.arrow import Piece
-from roundelay.journal.format import GAP, Run
 from roundelay.journal.merge import Findings, Job, RecorderCopy, jobs_of, merge, warn_of_disputes
 from roundelay.journal.parquet import batch_of, grouped
 
@@ -100,12 +99,14 @@ def _compared(task: ReadTask, within: Selection, lost: list[Range]) -> Iterator[
 def _recorders(task: ReadTask, selection: Selection, lost: list[Range]) -> Iterator[pa.RecordBatch]:
     """From the first recorder that answers; when one is gone, the next goes on where it was."""
     at = selection.since
+    times = {"since_time": selection.since_time, "until_time": selection.until_time}
     failures = []
     for turn, where in enumerate(task.recorders * TRIES):
         time.sleep(PAUSE_S * (turn // len(task.recorders)))  # it may just be starting again
         try:
             with RecorderClient(where, task.group) as client:
-                for runs in grouped(_present(client, structs.replace(selection, since=at), lost)):
+                found = client.read(at, selection.until, **times, **selection.filters)
+                for runs in grouped(found, lost):
                     yield batch_of(runs, task.group)
                     at = runs[-1].end
                 return
@@ -113,13 +114,3 @@ def _recorders(task: ReadTask, selection: Selection, lost: list[Range]) -> Itera
             failures.append(str(error))
             lost[:] = [gap for gap in lost if gap[1] <= at]
     raise DataLost(f"group {task.group}: no recorder answers: {'; '.join(failures[-2:])}")
-
-
-def _present(client: RecorderClient, selection: Selection, lost: list[Range]) -> Iterator[Run]:
-    """The runs that a recorder has of a selection; gaps are appended to `lost`."""
-    times = {"since_time": selection.since_time, "until_time": selection.until_time}
-    for run in client.read(selection.since, selection.until, **times, **selection.filters):
-        if run.flags & GAP:
-            lost.append((run.position, run.end))
-        else:
-            yield run

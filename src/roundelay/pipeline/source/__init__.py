@@ -199,15 +199,8 @@ class BatchReader(_Reading, DataSourceReader):
 def planned(options: SourceOptions) -> list[ReadTask]:
     """All that is to be read, each position once; DataLost where something is missing."""
     selection = options.selection
-    if options.groups is not None and not options.groups:
+    if options.groups == frozenset() or selection.nothing:
         return []  # filters that exclude each other
-    if selection.since >= selection.until or selection.since_time >= selection.until_time:
-        return []
-    if any(
-        chosen is not None and not chosen
-        for chosen in (selection.conferences, selection.senders, selection.kinds)
-    ):
-        return []
     stores = MessageStores(options)
     tasks: list[ReadTask] = []
     for group in sorted(stores.by_group):
