@@ -348,8 +348,7 @@ class Journal:
     def _roll(self, base: int) -> Segment:
         """Begin another segment."""
         self.complete()
-        anchor_base, anchor = self.keeper.anchor
-        head = Head(self.id, base, time.time_ns(), anchor_base, anchor)
+        head = Head(self.id, base, time.time_ns(), *self.keeper.anchor)
         begun = SegmentWriter(path_of(self.folder, base), head, self.disk, os.O_EXCL)
         segment = Segment(begun.path, self.id)
         with self._lock:

@@ -202,7 +202,7 @@ def merge(
         at = end
     findings.missing = union(findings.missing)
     findings.heads = union(findings.heads)
-    findings.vouched = _joined(findings.vouched)
+    findings.vouched = joined(findings.vouched)
     findings.lost = {who: union(lost) for who, lost in findings.lost.items() if lost}
 
 
@@ -374,11 +374,11 @@ def record_hash(sender: str, conference: int, kind: int, data: bytes | None) -> 
     return hashlib.sha256(head + (data or b"")).hexdigest()
 
 
-def _joined(vouched: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+def joined(vouched: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
     """Neighbours with the same recorders put together."""
-    joined: list[tuple[int, int, int]] = []
+    together: list[tuple[int, int, int]] = []
     for lo, hi, bits in sorted(vouched):
-        if joined and joined[-1][1:] == (lo, bits):
-            lo = joined.pop()[0]
-        joined.append((lo, hi, bits))
-    return joined
+        if together and together[-1][1:] == (lo, bits):
+            lo = together.pop()[0]
+        together.append((lo, hi, bits))
+    return together

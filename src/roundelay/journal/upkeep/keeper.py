@@ -303,10 +303,8 @@ class Keeper:
                 self._finish_filling()
                 filling = None
         if filling is None:
-            anchor_base, anchor = self.anchor
-            head = Head(
-                self._journal.id, run.position, time.time_ns(), anchor_base, anchor, flags=FILLED
-            )
+            now = time.time_ns()
+            head = Head(self._journal.id, run.position, now, *self.anchor, flags=FILLED)
             path = path_of(self._journal.folder, run.position)
             filling = self._filling = Filling(path, head, self._disk)
             self._journal.put_in(filling.segment)

@@ -74,11 +74,8 @@ def verify(segment: Segment) -> None:
 
 def make_durable(segment: Segment, disk: Disk) -> None:
     """Whoever wrote it may not have synced it."""
-    handle = os.open(segment.path, os.O_RDONLY)
-    try:
-        disk.sync(handle)
-    finally:
-        os.close(handle)
+    with segment.path.open("rb") as file:
+        disk.sync(file.fileno())
 
 
 def seal(segment: Segment, before: bytes, disk: Disk) -> bytes:
@@ -300,10 +297,7 @@ def restore_head(segment: Segment, segments: Sequence[Segment], disk: Disk) -> S
         rewritten=known.rewritten,
         flags=known.flags,
     )
-    handle = os.open(segment.path, os.O_WRONLY)
-    try:
-        os.pwrite(handle, encode_head(head), 0)
-        disk.sync(handle)
-    finally:
-        os.close(handle)
+    with segment.path.open("r+b", buffering=0) as file:
+        file.write(encode_head(head))
+        disk.sync(file.fileno())
     return Segment(segment.path, segment.journal)

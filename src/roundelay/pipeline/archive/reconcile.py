@@ -26,10 +26,10 @@ from msgspec import Struct, field
 
 from roundelay.core.errors import ConfigError
 from roundelay.core.positions import Range, difference, union
-from roundelay.journal.archive import PROOF, File, Holding, Manifest, lock, put_json, says
+from roundelay.journal.archive import PROOF, Holding, Manifest, lock, put_json, says
 from roundelay.journal.arrow import pieces
 from roundelay.journal.damage.check import ChainCheck, Examined, examine, follow
-from roundelay.journal.merge import jobs_of
+from roundelay.journal.merge import jobs_of, joined
 from roundelay.pipeline.archive import Session, Sizes
 from roundelay.pipeline.archive.tasks import (
     Ingest,
@@ -241,8 +241,7 @@ def _proved(
         proof.groups[group] = group_proof
         proof.missing += [MissingPositions(group, lo, hi) for lo, hi in group_proof.missing]
         proof.agreed = proof.agreed and not group_proof.disagreements
-        files = sorted((file for ingested in mine for file in ingested.files), key=_by_position)
-        manifest.files += files
+        manifest.files += [file for ingested in mine for file in ingested.files]
         manifest.groups[group] = Holding(
             union([(vouched.lo, vouched.hi) for vouched in group_proof.vouched]),
             histories=sorted({name for journal in side_by_side for name in journal.history}),
@@ -256,10 +255,6 @@ def _proved(
             proof.journals.append(JournalProof(*name, *span, not chain.broken, chain, missing))
     proof.complete = not proof.missing
     return proof, manifest
-
-
-def _by_position(file: File) -> tuple[int, str]:
-    return file.lo, file.path
 
 
 def _group(side_by_side: Sequence[OpenJournal], done: Sequence[Ingested]) -> GroupProof:
@@ -278,18 +273,15 @@ def _group(side_by_side: Sequence[OpenJournal], done: Sequence[Ingested]) -> Gro
                 group_proof.disagreeing.append(
                     Disagreement(dispute.position, names[dispute.chosen], copies)
                 )
-        for lo, hi, bits in findings.vouched:
-            by = [name for number, name in enumerate(names) if bits >> number & 1]
-            last = group_proof.vouched[-1] if group_proof.vouched else None
-            if last is not None and last.hi == lo and last.by == by:
-                group_proof.vouched.pop()
-                lo = last.lo
-            group_proof.vouched.append(Vouched(lo, hi, by))
+    for lo, hi, bits in joined([part for one in done for part in one.findings.vouched]):
+        by = [name for number, name in enumerate(names) if bits >> number & 1]
+        group_proof.vouched.append(Vouched(lo, hi, by))
     covered = [(ingested.lo, ingested.hi) for ingested in done]
     group_proof.missing = union([*group_proof.missing, *difference([(begin, end)], covered)])
     group_proof.heads_only = union(group_proof.heads_only)
     link = hashlib.sha256(side_by_side[0].group.encode()).hexdigest()
-    for file in sorted((file for ingested in done for file in ingested.files), key=_by_position):
+    files = [file for ingested in done for file in ingested.files]
+    for file in sorted(files, key=lambda file: (file.lo, file.path)):
         link = hashlib.sha256(bytes.fromhex(link) + bytes.fromhex(file.sha256)).hexdigest()
         group_proof.files.append(
             FileProof(file.path, file.lo, file.hi, file.rows, file.sha256, link)

@@ -277,9 +277,7 @@ def parse(
     tables = given.pop("grid", None)
     shared = _axes(given, "")
     if tables is None:
-        tables = [{}]
-        if not shared:
-            raise ConfigError("grid", "nothing", "a table with " + ", ".join(AXES))
+        tables = [{}] if shared else []
     tables = tables if isinstance(tables, list) else [tables]
     if not all(isinstance(table, dict) for table in tables):
         raise ConfigError("grid", tables, "one table [grid], or several [[grid]]")
