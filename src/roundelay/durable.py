@@ -99,10 +99,23 @@ def numbered(path: Path) -> Path:
     return aside
 
 
-# -- locks ---------------------------------------------------------------------------------------
+# -- what is open --------------------------------------------------------------------------------
 
 
-class FileLock:
+class Closing:
+    """Something open, which `with` closes."""
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class FileLock(Closing):
     """What the file `path` stands for is ours until this is closed or the process ends."""
 
     def __init__(self, path: Path, in_use: Callable[[int], Exception]) -> None:
@@ -127,12 +140,6 @@ class FileLock:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 # -- forks ---------------------------------------------------------------------------------------

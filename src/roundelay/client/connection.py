@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import select
 import socket
-from typing import Any, Final, Self, TypeVar, overload
+from typing import Any, Final, TypeVar, overload
 
 from roundelay.client.protocol import Answer, ClientProtocol, Event, Hello
 from roundelay.core.errors import ConnectionLost, MalformedPdu, NodeUnreachable, UsageError
+from roundelay.durable import Closing
 from roundelay.wire.frontend import address, name_bytes
 
 E = TypeVar("E", bound=Event)
@@ -23,7 +24,7 @@ TIMEOUT_S: Final = 60.0
 """A node that says nothing for so long while it is asked for something counts as lost."""
 
 
-class NodeConnection:
+class NodeConnection(Closing):
     """To the node at `where` (HOST:PORT or unix:PATH), for the group of that full name.
 
     `name` is the application's, `start` what a node is to be started with where none answers.
@@ -122,9 +123,3 @@ class NodeConnection:
 
     def close(self) -> None:
         self._socket.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()

@@ -34,13 +34,14 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Final, Self, TypeVar
+from typing import Final, TypeVar
 
 from crc32c import crc32c
 from msgspec import Struct, structs
 
 from roundelay.core.errors import MalformedPdu
 from roundelay.core.positions import Range, union
+from roundelay.durable import Closing
 from roundelay.journal.files import index_of
 from roundelay.journal.format import (
     GAP,
@@ -184,7 +185,7 @@ class Builder:
         yield from postings
 
 
-class Index:
+class Index(Closing):
     """A mapped index; what can be read from it is as it was written, or MalformedPdu."""
 
     def __init__(self, path: Path) -> None:
@@ -222,12 +223,6 @@ class Index:
 
     def close(self) -> None:
         self._map.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def matches(self, parts: Iterable[bytes]) -> bool:
         """Is the file these bytes, end to end?"""

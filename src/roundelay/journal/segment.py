@@ -10,13 +10,14 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 from crc32c import crc32c
 from msgspec import Struct, structs
 
 from roundelay.core.errors import MalformedPdu
 from roundelay.core.positions import Range
+from roundelay.durable import Closing
 from roundelay.journal.format import (
     ALIGN,
     BLOCK_HEAD,
@@ -251,7 +252,7 @@ def _next_magic(file: int, at: int, file_size: int) -> int:
     return file_size
 
 
-class SegmentView:
+class SegmentView(Closing):
     """A segment opened for reading: what was in it at that moment."""
 
     def __init__(self, segment: Segment) -> None:
@@ -292,12 +293,6 @@ class SegmentView:
         if self.index is not None:
             self.index.close()
             self.index = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def raw(self, entry: BlockEntry) -> tuple[BlockHead, bytes]:
         """A block's bytes, checked."""

@@ -34,7 +34,7 @@ import struct
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from pathlib import Path
 from time import monotonic_ns, time_ns
-from typing import Any, Final, Self
+from typing import Any, Final
 from urllib.parse import quote
 from zlib import crc32
 
@@ -56,7 +56,7 @@ from roundelay.core.events import (
     SEND,
     Row,
 )
-from roundelay.durable import write_parts
+from roundelay.durable import Closing, write_parts
 from roundelay.file_names import bounded
 from roundelay.trace.schema import COUNT, KIND, SEQ, SPARSE, VERSION, Flattener
 
@@ -104,7 +104,7 @@ class Header(Struct, frozen=True, kw_only=True):
     params: dict[str, Any]
 
 
-class LiveTrace:
+class LiveTrace(Closing):
     """A sink for the rows of one process in one group: a file of its own in `folder`.
 
     `params` go into the metadata of the merged trace.  `keeps` says what is left of the process's
@@ -212,12 +212,6 @@ class LiveTrace:
             os.close(self._file)
             self._file = -1
             self.error = self.error or "closed"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 # -- reading -----------------------------------------------------------------------------------
