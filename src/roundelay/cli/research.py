@@ -236,7 +236,7 @@ def _advise(spark: Any, workload: Any, given: dict[str, Any]) -> dict[str, Any]:
     elif resilience > most:
         raise ConfigError("resilience", resilience, f"0 to {most} for {sites} sites")
     required = job.Requirements(
-        order=given["order"] or ("total" if now is None else now.order),
+        order=given["order"] or ("total" if now is None else now.family.order),
         resilience=resilience,
         delay_ms=given["delay_ms"] or job.DELAY_MS,
     )

@@ -97,10 +97,6 @@ class GroupCandidate(Struct, frozen=True):
         return FAMILIES[self.protocol]
 
     @property
-    def order(self) -> str:
-        return self.family.order
-
-    @property
     def name(self) -> str:
         words = [self.protocol]
         if self.family.resilient:
@@ -139,7 +135,7 @@ class TrialResult(Struct, frozen=True, kw_only=True):
 
     def misses(self, required: Requirements) -> list[str]:
         """What it lacks of what is asked for."""
-        order, level = self.candidate.order, self.candidate.resilience
+        order, level = self.candidate.family.order, self.candidate.resilience
         missed = []
         if ORDERS.index(order) < ORDERS.index(required.order):
             missed.append({FIFO: "no common order", NONE: "no order"}[order])
@@ -357,7 +353,7 @@ def _shown(trial: TrialResult, required: Requirements) -> dict[str, Any]:
     return {
         "name": candidate.name,
         **structs.asdict(candidate),
-        "order": candidate.order,
+        "order": candidate.family.order,
         **fields,
         "misses": trial.misses(required),
     }

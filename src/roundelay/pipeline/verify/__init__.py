@@ -93,8 +93,9 @@ def conclude(
     surveyed: Survey, mapper: Mapper, proof: Figures | None, strategy: str
 ) -> RunJudgement:
     """The verdict, with a proof or without."""
-    control = surveyed.control
-    judgement = RunJudgement.of(surveyed.run, strategy, control.settled)
+    run, control = surveyed.run, surveyed.control
+    known = (run.name, run.parts, run.order, len(run.users), run.rows)
+    judgement = RunJudgement(*known, strategy, control.settled)
     if proof is not None:
         _count(judgement, surveyed, proof)
         return judgement
@@ -103,7 +104,7 @@ def conclude(
     for name, verdict in judgement.invariants.items():
         kept = [finding for finding in diagnosis.findings if finding.invariant == name]
         verdict.add(kept, diagnosis.counts.get(name, 0))
-    judgement.add(control.contradictions())
+    judgement.invariants["lists"].add(control.contradictions())
     return judgement
 
 

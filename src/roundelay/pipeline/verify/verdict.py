@@ -10,7 +10,7 @@ from typing import Any, Final
 from msgspec import Struct, field
 
 from roundelay.core.engine import MS
-from roundelay.pipeline.verify.runs import TracedRun, TracePart
+from roundelay.pipeline.verify.runs import TracePart
 from roundelay.trace.checkers.verdict import INVARIANTS as CHECKED
 from roundelay.trace.checkers.verdict import Violation
 
@@ -75,15 +75,6 @@ class RunJudgement(Struct):
     invariants: dict[str, InvariantVerdict] = field(
         default_factory=lambda: {name: InvariantVerdict() for name in INVARIANTS}
     )
-
-    @classmethod
-    def of(cls, run: TracedRun, strategy: str, settled: bool) -> RunJudgement:
-        """One that has found nothing yet."""
-        return cls(run.name, run.parts, run.order, len(run.users), run.rows, strategy, settled)
-
-    def add(self, findings: Iterable[Violation]) -> None:
-        for finding in findings:
-            self.invariants[finding.invariant].add([finding])
 
     def checked(self, count: int, *names: str) -> None:
         """So much was looked at for each of these invariants."""
