@@ -3,9 +3,9 @@
     make cluster-test
 
 Everything comes from the installed packages: `spark-class` from PySpark, the Java that
-`roundelay.pipeline.spark.java` finds.  Each executor must work with the package that the session
-sent it, and then `sweep`, `verify`, `reconcile` and a stream from one group into another run there,
-each as a user would start it.  Whatever happens, nothing is left running.
+`roundelay.pipeline.spark.interpreters` finds.  Each executor must work with the package that the
+session sent it, and then `sweep`, `verify`, `reconcile` and a stream from one group into another
+run there, each as a user would start it.  Whatever happens, nothing is left running.
 """
 
 from __future__ import annotations
@@ -78,12 +78,12 @@ class Cluster:
         import pyspark
 
         from roundelay.pipeline.session import PACKAGE
-        from roundelay.pipeline.spark import java
+        from roundelay.pipeline.spark.interpreters import home_for_spark
 
         home = Path(pyspark.__file__).parent
         log4j = PACKAGE / "pipeline" / "log4j2.properties"
         environment = os.environ | {
-            "JAVA_HOME": str(java.home_for_spark()),
+            "JAVA_HOME": str(home_for_spark()),
             "SPARK_HOME": str(home),
             "SPARK_LOCAL_DIRS": str(self.scratch / "local"),
             "SPARK_DAEMON_MEMORY": "512m",

