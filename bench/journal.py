@@ -32,7 +32,8 @@ from roundelay.core.selection import Selection
 from roundelay.journal.files import index_of, segments_of
 from roundelay.journal.format import Run, encode_block
 from roundelay.journal.index import HEAD, RUN, Index
-from roundelay.journal.journal import Journal, JournalConfig, Reader
+from roundelay.journal.journal import Journal, JournalConfig
+from roundelay.journal.reader import Reader
 
 GROUP = "token:bench"
 SIZE = 64

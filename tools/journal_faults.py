@@ -40,7 +40,8 @@ from roundelay.journal.format import (
     decode_block_head,
     decode_head,
 )
-from roundelay.journal.journal import Journal, JournalConfig, Reader
+from roundelay.journal.journal import Journal, JournalConfig
+from roundelay.journal.reader import Reader
 from roundelay.journal.segment import Segment
 
 GROUP = "token:faults"

@@ -33,7 +33,8 @@ from roundelay.journal.format import (
     decode_block_head,
     encode_block,
 )
-from roundelay.journal.journal import Journal, JournalConfig, Reader
+from roundelay.journal.journal import Journal, JournalConfig
+from roundelay.journal.reader import Reader
 from roundelay.journal.segment import Segment
 from tests.journal.make import (
     GROUP,

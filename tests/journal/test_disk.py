@@ -19,8 +19,10 @@ from roundelay.core.errors import ConfigError
 from roundelay.core.selection import Selection
 from roundelay.durable import Disk
 from roundelay.journal.damage.check import check
+from roundelay.journal.files import JournalBroken
 from roundelay.journal.format import Run
-from roundelay.journal.journal import Journal, JournalBroken, JournalConfig, Reader
+from roundelay.journal.journal import Journal, JournalConfig
+from roundelay.journal.reader import Reader
 from tests.journal.make import GROUP, messages, some_runs
 from tools.journal_faults import kills
 

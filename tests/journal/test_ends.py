@@ -10,7 +10,8 @@ from roundelay.journal.damage.check import check
 from roundelay.journal.damage.repair import repair
 from roundelay.journal.files import ENDS, ENDS_COPY, SYNCED, index_of, read_ends, segments_of
 from roundelay.journal.format import SEGMENT_HEAD
-from roundelay.journal.journal import Journal, JournalConfig, Reader
+from roundelay.journal.journal import Journal, JournalConfig
+from roundelay.journal.reader import Reader
 from tests.journal.make import GROUP, copied, flip, gaps, messages, record, some_runs
 
 RUNS = some_runs(21, 300)

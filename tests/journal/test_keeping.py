@@ -15,7 +15,8 @@ from roundelay.journal.damage.check import check
 from roundelay.journal.damage.repair import Sources, repair
 from roundelay.journal.files import index_of, parquet_of, segments_of
 from roundelay.journal.format import HEADS_ONLY, Run, decode_head, head_only
-from roundelay.journal.journal import Journal, JournalConfig, Reader
+from roundelay.journal.journal import Journal, JournalConfig
+from roundelay.journal.reader import Reader
 from tests.journal.make import GROUP, flip, gaps, messages, record, some_runs
 
 SMALL = JournalConfig(sync="os", segment_bytes=1 << 12)

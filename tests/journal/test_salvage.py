@@ -14,7 +14,8 @@ from roundelay.journal.damage.repair import repair
 from roundelay.journal.damage.salvage import put_right
 from roundelay.journal.files import index_of, segments_of
 from roundelay.journal.format import SEGMENT_HEAD, Run, encode_block
-from roundelay.journal.journal import Journal, JournalConfig, Reader
+from roundelay.journal.journal import Journal, JournalConfig
+from roundelay.journal.reader import Reader
 from roundelay.journal.upkeep.keeper import Keeper
 from tests.journal.make import (
     GROUP,

@@ -13,7 +13,8 @@ from roundelay.core.selection import Selection
 from roundelay.journal.files import index_of, segments_of
 from roundelay.journal.format import GAP, NO_LINK, Run, head_only, part_of
 from roundelay.journal.index import Index
-from roundelay.journal.journal import Journal, JournalConfig, Reader
+from roundelay.journal.journal import Journal, JournalConfig
+from roundelay.journal.reader import Reader
 from roundelay.journal.segment import Segment
 from roundelay.journal.upkeep.rewrite import build
 from tests.journal.make import GROUP, NOW, SENDERS, Message, gaps, messages, record, some_runs

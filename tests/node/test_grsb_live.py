@@ -27,7 +27,7 @@ from roundelay.core.errors import (
     UsageError,
 )
 from roundelay.durable import Disk
-from roundelay.journal.journal import Reader
+from roundelay.journal.reader import Reader
 from roundelay.node.driver.tracing import Tracing
 from roundelay.node.roles.group import RoleGroup
 from roundelay.trace import check_trace, merge

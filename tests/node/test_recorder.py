@@ -19,7 +19,8 @@ from roundelay.core.errors import ConfigError, Indeterminate, MissingRecords, No
 from roundelay.core.position import Since
 from roundelay.core.selection import EVERYTHING, Selection
 from roundelay.durable import Disk
-from roundelay.journal.journal import JournalConfig, Reader
+from roundelay.journal.journal import JournalConfig
+from roundelay.journal.reader import Reader
 from roundelay.node.node_api import Subscriber
 from roundelay.node.recording import recorder as recorder_module
 from roundelay.node.recording.recorder import RecordConfig, parse_record

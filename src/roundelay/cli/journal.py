@@ -34,8 +34,7 @@ from roundelay.journal.files import index_of, read_mark, segments_of
 from roundelay.journal.format import GAP, HEADS_ONLY, Run
 from roundelay.journal.grsb import mtype_of
 from roundelay.journal.index import Index
-from roundelay.journal.journal import Reader
-from roundelay.journal.reader import read_segments
+from roundelay.journal.reader import Reader, read_segments
 from roundelay.node.groups import family_of
 from roundelay.node.recording.units import part_of_unit
 

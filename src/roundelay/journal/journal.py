@@ -32,35 +32,13 @@ from roundelay.core.errors import ConfigError
 from roundelay.core.positions import Range, count_of, union
 from roundelay.core.selection import EVERYTHING, Selection
 from roundelay.durable import Disk
-from roundelay.journal.files import (
-    SYNCED,
-    Ends,
-    JournalBroken,
-    JournalInUse,
-    link_text,
-    mark_text,
-    path_of,
-)
+from roundelay.journal.files import SYNCED, Ends, JournalBroken, link_text, mark_text, path_of
 from roundelay.journal.format import GAP, Head, Run, encode_parts, gap, part_of
 from roundelay.journal.reader import Reader, missing_of, read_segments
 from roundelay.journal.segment import Segment
 from roundelay.journal.upkeep.keeper import Keeper
 from roundelay.journal.upkeep.opening import Opened, open_folder
 from roundelay.journal.upkeep.rewrite import SegmentWriter, make_durable
-
-__all__ = [
-    "ALWAYS",
-    "EVERYTHING",
-    "INTERVAL",
-    "OS",
-    "POLICIES",
-    "Journal",
-    "JournalBroken",
-    "JournalConfig",
-    "JournalInUse",
-    "Reader",
-    "Selection",
-]
 
 ALWAYS: Final = "always"
 INTERVAL: Final = "interval"

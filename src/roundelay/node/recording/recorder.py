@@ -40,9 +40,9 @@ from roundelay.core.errors import ConfigError
 from roundelay.core.position import Position, holds
 from roundelay.core.selection import EVERYTHING, Selection, parse_filters
 from roundelay.durable import Disk, numbered
-from roundelay.journal.files import read_history, write_history
+from roundelay.journal.files import JournalBroken, read_history, write_history
 from roundelay.journal.format import GAP, HEADS_ONLY, Run, head_only, part_of
-from roundelay.journal.journal import ALWAYS, Journal, JournalBroken, JournalConfig
+from roundelay.journal.journal import ALWAYS, Journal, JournalConfig
 from roundelay.node.node_api import Batch, Subscriber
 
 BACKLOG_BYTES: Final = 16 << 20

@@ -28,8 +28,9 @@ from roundelay.core.errors import ConfigError, GroupFailed, RoundelayError
 from roundelay.core.families import TOTAL
 from roundelay.core.position import LIVE, Since, lineage
 from roundelay.core.positions import Range, count_of, union
+from roundelay.journal.files import JournalBroken
 from roundelay.journal.format import Run
-from roundelay.journal.journal import OS, JournalBroken
+from roundelay.journal.journal import OS
 from roundelay.node.group_faults import reason_of
 from roundelay.node.groups import family_of
 from roundelay.node.membership.group import GroupMembership
