@@ -109,24 +109,20 @@ class Stage:
         """The epoch is sent."""
         put(self.folder / DONE, msgspec.json.encode({"epoch": epoch}))
 
-    def collect(self) -> int:
-        """Remove what no epoch needs that is still to be sent; how many parts were orphans.
+    def collect(self) -> None:
+        """Remove what no epoch needs that is still to be sent.
 
         To be called while no task of a later epoch can be running: by the commit of the last one.
         """
-        done, needed, orphans = self.done, set(), 0
+        done, needed = self.done, set()
         for manifest in self._manifests():
             if manifest.epoch > done:
                 needed |= {part.file for part in manifest.parts}
-                continue
-            for part in manifest.parts:
-                (self.folder / part.file).unlink(missing_ok=True)
-            (self.folder / f"epoch-{manifest.epoch}.json").unlink(missing_ok=True)
+            else:
+                (self.folder / f"epoch-{manifest.epoch}.json").unlink(missing_ok=True)
         for path in self.folder.glob(f"{PART}*"):
             if path.name not in needed:
                 path.unlink(missing_ok=True)
-                orphans += 1
-        return orphans
 
     def discard(self, parts: Iterable[PartFile]) -> None:
         """Parts of an epoch that failed; those that an epoch names stay."""
