@@ -376,7 +376,7 @@ def read_archived(
     import pyarrow.dataset as ds
 
     if selection.nothing:
-        return
+        return  # Arrow finds no type for a set with nothing in it
     checked = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
     path = path or folder / file.path
     try:
