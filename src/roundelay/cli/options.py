@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import wraps
-from math import isfinite
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,12 +24,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    WholeType = click.ParamType[int]
-    NumberType = click.ParamType[float]
-    WordType = click.ParamType[str]
+    ValueType = click.ParamType[Any]
     Session = Callable[[], AbstractContextManager[SparkSession]]
 else:
-    WholeType = NumberType = WordType = click.ParamType
+    ValueType = click.ParamType
     Session = Any
 
 
@@ -37,67 +35,56 @@ def _field(param: click.Parameter | None) -> str:
     return (param.name or "value") if param is not None else "value"
 
 
-class Whole(WholeType):
-    """A whole number from `least` to `most`, or up."""
+class Checked(ValueType):
+    """What a word is read as, where `ok` likes it; `allowed` says what that is."""
 
-    name = "integer"
+    read: type[Any] = str
 
-    def __init__(self, least: int, most: int | None = None) -> None:
-        self.least = least
-        self.most = most
-        self.allowed = f"a whole number from {least} {'up' if most is None else f'to {most}'}"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        try:
-            number = int(value)
-        except ValueError:
-            number = self.least - 1
-        if number < self.least or (self.most is not None and number > self.most):
-            raise ConfigError(_field(param), value, self.allowed)
-        return number
-
-
-class Number(NumberType):
-    """A finite number; `allowed` says which, `ok` decides."""
-
-    name = "number"
-
-    def __init__(self, allowed: str, ok: Callable[[float], bool]) -> None:
+    def __init__(self, allowed: str, ok: Callable[[Any], bool]) -> None:
         self.allowed = allowed
         self.ok = ok
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        try:
-            number = float(value)
-        except ValueError:
-            number = float("nan")
-        if not (isfinite(number) and self.ok(number)):
-            raise ConfigError(_field(param), value, self.allowed)
-        return number
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        with suppress(ValueError):
+            content = self.read(value)
+            if self.ok(content):
+                return content
+        raise ConfigError(_field(param), value, self.allowed)
 
 
-class OneOf(WordType):
+class Whole(Checked):
+    """A whole number from `least` to `most`, or up."""
+
+    name = "integer"
+    read = int
+
+    def __init__(self, least: int, most: int | None = None) -> None:
+        top = "up" if most is None else f"to {most}"
+        allowed = f"a whole number from {least} {top}"
+        super().__init__(allowed, lambda x: least <= x and (most is None or x <= most))
+
+
+class Number(Checked):
+    """A finite number."""
+
+    name = "number"
+    read = float
+
+
+class OneOf(Checked):
     """One of a few words."""
 
     name = "word"
 
     def __init__(self, words: Sequence[str]) -> None:
-        self.words = tuple(words)
-        self.allowed = " or ".join(self.words)
+        super().__init__(" or ".join(words), lambda word: word in words)
+        self.metavar = "|".join(words)
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
-        words = "|".join(self.words)
-        return f"{{{words}}}" if isinstance(param, click.Argument) else f"[{words}]"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if value not in self.words:
-            raise ConfigError(_field(param), value, self.allowed)
-        return str(value)
+        return f"{{{self.metavar}}}" if isinstance(param, click.Argument) else f"[{self.metavar}]"
 
 
-class Moment(WholeType):
+class Moment(ValueType):
     """A moment: nanoseconds since 1970, or a date and time (UTC unless it has a zone)."""
 
     name = "time"
@@ -114,8 +101,8 @@ class Moment(WholeType):
 
 
 LOSS = Number("a number from 0 up to, not including, 1", lambda x: 0 <= x < 1)
-POSITIVE = Number("a number above 0", lambda x: x > 0)
-NOT_NEGATIVE = Number("a number from 0 up", lambda x: x >= 0)
+POSITIVE = Number("a number above 0", lambda x: 0 < x < inf)
+NOT_NEGATIVE = Number("a number from 0 up", lambda x: 0 <= x < inf)
 
 
 PATH = click.Path(path_type=Path)
