@@ -250,7 +250,7 @@ def test_a_frame_of_the_live_view_says_who_has_the_token() -> None:
             for part in seen:
                 seen[part] += part in text
             assert max(map(len, text.splitlines())) <= width
-    demo.abandon()
+    demo.recorder.discard()
     assert all(seen.values()), seen
 
 

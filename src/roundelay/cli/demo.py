@@ -62,17 +62,14 @@ def demo_command(
     with run_folder(out, force=True) as folder:
         folder.write_params("demo", structs.asdict(params))
         demo = Demo(params, folder.trace)
-        try:
+        with demo.recorder:  # one that is interrupted leaves no trace file
             if as_json:
                 _run(demo)
             elif quick or not sys.stdout.isatty():
                 _run_telling(demo)
             else:
                 _run_live(demo)
-        except BaseException:
-            demo.abandon()
-            raise
-        results = demo.finish()
+            results = demo.finish()
         demo.write(folder, results)
     return report(results, as_json, lambda _: _show(demo, results, folder), not results["verdict"])
 
@@ -177,7 +174,7 @@ def _run_telling(demo: Demo) -> None:
     second = 0
     while not demo.over:
         demo.advance(20 * MS)
-        events = list(demo.story.events)
+        events = list(demo.events)
         for at, text in events[printed:]:
             click.echo(f"{at / SECOND:7.3f} s  {text}")
         printed = len(events)
@@ -242,7 +239,7 @@ HAPPENS: Final[dict[str, Any]] = {"title": "what happens", "height": EVENTS + 2}
 def frame(demo: Demo, width: int = WIDTH) -> RenderableType:
     """One picture of the demo, for a terminal of this width."""
     width = min(width - 1, WIDTH)
-    headline = Text(demo.story.headline, style="bold yellow" if demo.victim >= 0 else "bold")
+    headline = Text(demo.headline, style="bold yellow" if demo.victim >= 0 else "bold")
     return Group(
         _head(f"{demo.world.now / SECOND:6.2f}", headline),
         _sites(demo, width),
@@ -295,7 +292,7 @@ def _names(names: list[str]) -> Text:
 
 
 def _order(demo: Demo, width: int) -> RenderableType:
-    order = demo.story.order
+    order = demo.order
     shown = 3 * (width - 24) // 5  # three lines of names, whatever their lengths
     skipped = max(0, len(order) - shown)
     text = Text(f"… {skipped} before …  " if skipped else "", style="dim")
@@ -306,7 +303,7 @@ def _order(demo: Demo, width: int) -> RenderableType:
 
 def _story(demo: Demo) -> Text:
     text = Text()
-    for at, what in list(demo.story.events)[-EVENTS:]:
+    for at, what in list(demo.events)[-EVENTS:]:
         text.append(f"{at / SECOND:7.3f} s  ", style="dim")
         text.append(f"{what}\n")
     return text

@@ -1,13 +1,14 @@
 """The demo: five sites, three senders, loss, and a token site that crashes and comes back.
 
 A run like any other, but one that can be watched: `Demo.advance` lets a little virtual time pass,
-and what a view may want to show is in `Demo.story`.  The crash hits whoever holds the token at
-that time and is no sender, so in the end all that was submitted must have been delivered.
+and a view shows its `headline`, `events`, `order` and `views`.  The crash hits whoever holds the
+token at that time and is no sender, so in the end all that was submitted must have been delivered.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -65,22 +66,12 @@ class SiteView(Struct):
     """What is to be seen of one site."""
 
     site: int
-    up: bool
-    role: str
-    list_name: str
-    members: tuple[int, ...]
     delivered: int
     recent: list[str]
-
-
-class Story(Struct):
-    """What is to be seen of the demo."""
-
-    headline: str = "Three sites send, everybody listens."
-    events: deque[tuple[int, str]] = deque()
-    """(time, what happened), the newest last."""
-    order: list[str] = []
-    """The agreed order, by the names of its messages."""
+    up: bool = False
+    role: str = "down"
+    list_name: str = ""
+    members: tuple[int, ...] = ()
 
 
 class Demo:
@@ -99,7 +90,11 @@ class Demo:
         self.meter = Meter(params.sites, 1 << 60)
         self.digests = LogDigests(params.sites)
         self.checker = Checker(group, order=TOTAL, liveness_ns=self.liveness_ns)
-        self.story = Story(events=deque(maxlen=200))
+        self.headline = "Three sites send, everybody listens."
+        self.events: deque[tuple[int, str]] = deque(maxlen=200)
+        """(time, what happened), the newest last."""
+        self.order: list[str] = []
+        """The agreed order, by the names of its messages."""
         self.recent: list[deque[str]] = [deque(maxlen=12) for _ in group]
         self.victim = -1
         self.crashed_ns = self.relisted_ns = self.returned_ns = 0
@@ -144,7 +139,7 @@ class Demo:
                 self.victim = member.id
                 self.crashed_ns = self.world.now
                 self._tell(f"site {member.id} crashes, and the token with it")
-                self.story.headline = f"Site {member.id} had the token, and is gone."
+                self.headline = f"Site {member.id} had the token, and is gone."
                 self.world.fault("crash:disk")
                 self.world.crash(member.id, DISK)
                 self.world.after(self.params.away_ns, self._return)
@@ -154,17 +149,17 @@ class Demo:
     def _return(self) -> None:
         self.returned_ns = self.world.now
         self._tell(f"site {self.victim} is back, with what its disk has")
-        self.story.headline = f"Site {self.victim} is back and has to catch up."
+        self.headline = f"Site {self.victim} is back and has to catch up."
         self.world.restart(self.victim)
 
     def _end_faults(self) -> None:
         self.ending = True
         self._tell("the senders stop, the network heals")
-        self.story.headline = "What is pending has to commit now."
+        self.headline = "What is pending has to commit now."
         self.world.heal()
 
     def delivered(self, time: int, site: int, delivery: Delivery) -> None:
-        order = self.story.order
+        order = self.order
         for i, data in enumerate(delivery.bundle):
             name = data.decode()
             self.recent[site].append(name)
@@ -175,20 +170,20 @@ class Demo:
         info: tuple[Any, ...] = notice.info
         if notice.kind == "suspect":
             self._tell(f"site {site} believes that site {info[0]} has failed")
-            self.story.headline = "The others have noticed: they form a new list without it."
+            self.headline = "The others have noticed: they form a new list without it."
         elif notice.kind == "view" and site == info[2] and time:
             members = ", ".join(map(str, info[1]))
             self._tell(f"new list {_version(info[0])}: sites {members}; site {site} has the token")
             if self.victim >= 0 and not self.relisted_ns:
                 self.relisted_ns = time
-                self.story.headline = "A new list is in force: the group goes on."
+                self.headline = "A new list is in force: the group goes on."
             elif self.returned_ns and self.victim in info[1] and not self.ending:
-                self.story.headline = f"Site {self.victim} is a member again."
+                self.headline = f"Site {self.victim} is a member again."
         elif notice.kind == "gap_unavailable":
             self._tell(f"site {site} cannot have positions {info[0]} to {info[1] - 1} any more")
 
     def _tell(self, text: str) -> None:
-        self.story.events.append((self.world.now, text))
+        self.events.append((self.world.now, text))
 
     # -- running ---------------------------------------------------------------------------
 
@@ -202,7 +197,7 @@ class Demo:
         if self.ending and not self.settled and self._all_is_there():
             self.settled = True
             self._tell("everything is delivered everywhere")
-            self.story.headline = "Done."
+            self.headline = "Done."
 
     def _all_is_there(self) -> bool:
         total = sum(self.counted)
@@ -214,26 +209,18 @@ class Demo:
         self.recorder.close()
         return self.results()
 
-    def abandon(self) -> None:
-        """Leave no trace file of a demo that was interrupted."""
-        self.recorder.discard()
-
     # -- what can be seen ------------------------------------------------------------------
 
-    def views(self) -> list[SiteView]:
-        return [self._view(site) for site in range(self.params.sites)]
-
-    def _view(self, site: int) -> SiteView:
-        member = self.world.sites[site]
-        engine: Any = member.engine
-        role, name = "down", ""
-        members: tuple[int, ...] = ()
-        if engine is not None:
-            role = ROLES.get(engine.role, REFORMING)
-            if role != REFORMING:
-                name, members = _version(engine.tl), engine.token_list.members
-        recent = list(self.recent[site])
-        return SiteView(site, engine is not None, role, name, members, member.position, recent)
+    def views(self) -> Iterator[SiteView]:
+        for member, recent in zip(self.world.sites, self.recent, strict=True):
+            view = SiteView(member.id, member.position, list(recent))
+            engine: Any = member.engine
+            if engine is not None:
+                view.up, view.role = True, ROLES.get(engine.role, REFORMING)
+                if view.role != REFORMING:
+                    view.list_name = _version(engine.tl)
+                    view.members = engine.token_list.members
+            yield view
 
     @property
     def pdus_by_kind(self) -> dict[str, int]:
@@ -325,7 +312,7 @@ class Demo:
             ("new list in force at (ms)", results["new_list_ms"]),
             ("crashed site back at (ms)", results["returned_ms"]),
         ]
-        events = [(time / MS, text) for time, text in self.story.events]
+        events = [(time / MS, text) for time, text in self.events]
         sections = [
             verdict(results["verdict"], self.sentence(results)),
             beside(
