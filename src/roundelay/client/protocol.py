@@ -18,6 +18,7 @@ events in the order in which it says them.  `client.remote` drives this with asy
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import count
 from typing import Any, Final
 
 from msgspec import Struct, structs
@@ -140,8 +141,8 @@ class ClientProtocol:
         self._out: list[bytes] = []
         self._views: dict[str, View] = {}
         self._sent: dict[int, _Sent] = {}
-        self._next_tag = 0
-        self._next_id = 0
+        self._tags = count()
+        self._numbers = count()
 
     # -- bytes -----------------------------------------------------------------------------
 
@@ -228,10 +229,7 @@ class ClientProtocol:
         sent = _Sent(owner, send.group, send.tag, len(parts))
         packets = []
         for part in parts:
-            own = NO_TAG
-            if send.tag != NO_TAG:
-                own = self._next_tag
-                self._next_tag += 1
+            own = NO_TAG if send.tag == NO_TAG else next(self._tags)
             packets.append(send_packet(structs.replace(send, tag=own, bundle=part)))
             if send.tag != NO_TAG:
                 self._sent[own] = sent
@@ -245,14 +243,14 @@ class ClientProtocol:
 
     def ask(self, what: str, of: str | None = None) -> int:
         """A question such as `members` of a group; the number of its Answer."""
-        number = self._number()
+        number = next(self._numbers)
         self._put(json_packet("ASKQ", "", {"id": number, "ask": what, "of": of}))
         return number
 
     def replay(self, group: str, request: ReplayRequest) -> int:
         """Ask for what is recorded; the number of its Blocks, and of the Ended behind them."""
         name_bytes("group", group)
-        number = self._number()
+        number = next(self._numbers)
         self._put(replay_packet(group, structs.replace(request, id=number)))
         return number
 
@@ -264,11 +262,6 @@ class ClientProtocol:
         """The application can take no more of the group now, or it can again."""
         if self.greeting.stop and group in self.joined:
             self._put(head("STOP" if stop else "GOON", group))
-
-    def _number(self) -> int:
-        number = self._next_id
-        self._next_id += 1
-        return number
 
     # -- what the node says ----------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Sequence
+from itertools import count
 from typing import Any, Final
 
 from roundelay.client.messages import Receipt, bundle_of, synced
@@ -95,7 +96,7 @@ class GroupSending(JoinedGroup):
         """How long a receipt may take; None: our own node sees to that."""
         self._joined_at = time.monotonic()
         self._receipts: dict[int, asyncio.Future[Receipt]] = {}
-        self._tag = 0
+        self._tags = count()
         self._room = asyncio.Event()
         self._room.set()
         self._turn = asyncio.Lock()
@@ -178,8 +179,7 @@ class GroupSending(JoinedGroup):
     async def submit(self, bundle: Bundle, **how: Any) -> Receipt:
         """What all of these do; `how` is as `Send` has it.  Bundles go out in the order of
         the calls, also of those that wait for room."""
-        tag = self._tag
-        self._tag += 1
+        tag = next(self._tags)
         waiting: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
         self._receipts[tag] = waiting
         try:
