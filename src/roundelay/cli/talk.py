@@ -47,8 +47,6 @@ AHEAD: Final = 256
 """Sends that may wait for their receipts."""
 WAIT_S: Final = 1.5
 """Members that are there find each other in less."""
-State = Callable[[], Awaitable[str]]
-"""What a group's state is now, in words."""
 
 
 node_option = option(
@@ -77,22 +75,23 @@ def run_client(main: Coroutine[Any, Any, T]) -> T:
 
 
 @asynccontextmanager
-async def told_if_waiting(group: str, state: State) -> AsyncIterator[None]:
-    """One line on standard error if the group does not confirm anything for a while, and why."""
-    telling = asyncio.create_task(_tell(group, state))
+async def told_if_waiting(group: str, state: Callable[[], Awaitable[str]]) -> AsyncIterator[None]:
+    """One line on standard error if the group does not confirm anything for a while, and why:
+    `state` tells, in words."""
+
+    async def tell() -> None:
+        await asyncio.sleep(WAIT_S)
+        with suppress(RoundelayError):
+            present = await state()
+            if present and not is_open(View(group, "", (), present)):
+                click.echo(printable(waiting_line(group, present)), err=True)
+
+    telling = asyncio.create_task(tell())
     try:
         yield
     finally:
         telling.cancel()
         await asyncio.gather(telling, return_exceptions=True)
-
-
-async def _tell(group: str, state: State) -> None:
-    await asyncio.sleep(WAIT_S)
-    with suppress(RoundelayError):
-        present = await state()
-        if present and not is_open(View(group, "", (), present)):
-            click.echo(printable(waiting_line(group, present)), err=True)
 
 
 def waiting_line(group: str, state: str) -> str:
@@ -279,25 +278,20 @@ async def _chunks(given: bytes | None) -> AsyncIterator[bytes]:
     loop = asyncio.get_running_loop()
     chunk = b"?"
     while chunk:
-        ready: asyncio.Future[None] = loop.create_future()
+        ready = asyncio.Event()
         try:
             # Anew for each piece: one that was noticed twice would be read twice, and the second
             # read blocks everything.
-            loop.add_reader(descriptor, _wake, ready)
+            loop.add_reader(descriptor, ready.set)
         except PermissionError:  # a file: it is always ready
-            ready.set_result(None)
+            ready.set()
             await asyncio.sleep(0)
         try:
-            await ready
+            await ready.wait()
         finally:
             loop.remove_reader(descriptor)
         chunk = os.read(descriptor, READ_BYTES)
         yield chunk
-
-
-def _wake(waiting: asyncio.Future[None]) -> None:
-    if not waiting.done():
-        waiting.set_result(None)
 
 
 # ------------------------------------------------------------------------ listen
