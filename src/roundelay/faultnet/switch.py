@@ -132,7 +132,7 @@ class Switch:
         self._buffer = bytearray(BUFFER)
         self._view = memoryview(self._buffer)
         for rule in self._first_rules:  # complain before anything is udp
-            self._check(rule)
+            self._timed(rule)
         if control == "unix:":
             raise ConfigError("control", control, "HOST:PORT, or unix:PATH")
         if control is not None and not control.startswith("unix:"):
@@ -192,29 +192,26 @@ class Switch:
 
     def apply(self, rule: Mapping[str, Any]) -> None:
         """Put a rule in force, now or `after_s` seconds from now; ConfigError changes nothing."""
-        rule = dict(rule)
         if "after_s" not in rule:
             self.rules.apply(rule, self.now())
             return
-        after_s = self._check(rule)
+        after_s, later = self._timed(rule)
         if self._socket is None:  # time has not begun
             self._first_rules.append(rule)
             return
-        del rule["after_s"]
         if len(self._planned) >= PLANNED_MAX:
             raise ConfigError("after_s", after_s, f"at most {PLANNED_MAX} rules that wait")
         key = self._tick = self._tick + 1
-        self._planned[key] = self._loop.call_later(after_s, self._due, key, rule)
+        self._planned[key] = self._loop.call_later(after_s, self._due, key, later)
 
-    def _check(self, rule: Any) -> float:
-        """ConfigError for a bad rule; else when it is due (s)."""
-        after_s = rule.get("after_s", 0) if isinstance(rule, dict) else 0
+    def _timed(self, rule: Mapping[str, Any]) -> tuple[float, dict[str, Any]]:
+        """When a rule is due (s), and what it says then; ConfigError for a bad one."""
+        later = dict(rule)
+        after_s = later.pop("after_s", 0)
         if type(after_s) not in (int, float) or not 0 <= after_s <= MS_MAX:
             raise ConfigError("after_s", after_s, f"a number of seconds from 0 to {MS_MAX}")
-        if isinstance(rule, dict):
-            rule = {key: value for key, value in rule.items() if key != "after_s"}
-        self.rules.check(rule)
-        return float(after_s)
+        self.rules.check(later)
+        return after_s, later
 
     def _due(self, key: int, rule: Mapping[str, Any]) -> None:
         del self._planned[key]
