@@ -69,7 +69,6 @@ class Site(Machine):
         self.word: Word | None = None
         self.words = 0
         self.lives = 0
-        self.paused = False
         self.down = False  # on purpose
         self.last_words: list[Word] = []  # of earlier lives
         self._reader: asyncio.Task[None] | None = None
@@ -107,14 +106,6 @@ class Site(Machine):
             return status
         return None
 
-    def pause(self, scope: str = MACHINE) -> None:
-        super().pause(scope)
-        self.paused = True
-
-    def wake(self, scope: str = MACHINE) -> None:
-        super().wake(scope)
-        self.paused = False
-
     async def kill(self, scope: str = MACHINE) -> None:
         """SIGKILL; what it had said last is what is known of this life."""
         self.down = True
@@ -141,7 +132,7 @@ class Site(Machine):
 
     @property
     def up(self) -> bool:
-        return self.runs(APPLICATION) and not self.paused
+        return self.runs(APPLICATION)
 
     @property
     def done(self) -> bool:
