@@ -14,7 +14,9 @@ receipt yet.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
+from itertools import count
 from typing import Final
 
 from roundelay.client.connection import TIMEOUT_S, NodeConnection
@@ -35,7 +37,7 @@ class Publisher(NodeConnection):
         self, where: str = DEFAULT, group: str = "", *, name: str = "", timeout_s: float = TIMEOUT_S
     ) -> None:
         super().__init__(where, group, name=name, timeout_s=timeout_s)
-        self._next_tag = 0
+        self._tags = count()
 
     def names(self) -> list[str]:
         """Names of all applications at this node, this one among them."""
@@ -56,20 +58,16 @@ class Publisher(NodeConnection):
 
         Raises Refused when one is certainly not delivered, Indeterminate when nobody can say.
         """
-        first = self._next_tag
         settled: dict[int, int] = {}
-        given = 0
+        waiting: deque[int] = deque()
         for bundle in bundles:
-            tag = self._next_tag
-            self._protocol.send(Send(self.group, bundle, tag, recorders=recorders))
+            waiting.append(next(self._tags))
+            self._protocol.send(Send(self.group, bundle, waiting[-1], recorders=recorders))
             self._flush()
-            self._next_tag += 1
-            while self._next_tag - first - given >= window:
-                yield self._settled(settled, first + given)
-                given += 1
-        while first + given < self._next_tag:
-            yield self._settled(settled, first + given)
-            given += 1
+            while len(waiting) >= window:
+                yield self._settled(settled, waiting.popleft())
+        while waiting:
+            yield self._settled(settled, waiting.popleft())
 
     def _settled(self, settled: dict[int, int], tag: int) -> int:
         while tag not in settled:
