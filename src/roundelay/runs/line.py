@@ -140,10 +140,6 @@ class LineRun(MeasuredRun):
     def parts(self, site: Any) -> Iterable[GrsbSite | None]:
         """The parts of a site in GRSB groups."""
 
-    @property
-    def gap_ns(self) -> int:
-        return 10 * self.params.hold_ns
-
     def delivered(self, time: int, site: int, delivery: Delivery) -> None:
         """Users leave and return by how far the group has come."""
         share = self.checker.committed / self.params.messages

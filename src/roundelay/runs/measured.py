@@ -107,13 +107,12 @@ class Meter:
         self,
         sites: int,
         expected: int,
-        on_complete: Callable[[], None] | None = None,
         receivers: Callable[[int, int], int] | None = None,
     ) -> None:
         self.sites = sites
         self.receivers = receivers  # (site, index) → how many are to have that message
         self.expected = expected
-        self.on_complete = on_complete
+        self.on_complete: Callable[[], None] | None = None
         self.submitted_total = 0
         self.delivered_at = [0] * sites  # messages, per site
         self.bundles_at = [0] * sites
@@ -242,9 +241,9 @@ class MeasuredRun(ABC):
         }
 
     @property
-    @abstractmethod
     def gap_ns(self) -> int:
         """The time between messages that are to be isolated."""
+        return 10 * self.params.hold_ns
 
     def make_load(self) -> Load:
         params = self.params

@@ -233,10 +233,6 @@ class TokenRun(MeasuredRun):
         self.load = load or self.make_load()
         self.next_look = LOOK_EVENTS
 
-    @property
-    def gap_ns(self) -> int:
-        return 10 * self.params.hold_ns
-
     # -- running ---------------------------------------------------------------------------
 
     def run(self, progress: Progress | None = None) -> bool:
