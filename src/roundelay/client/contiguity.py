@@ -35,6 +35,13 @@ def check_missing(missing: str) -> str:
     return missing
 
 
+def elsewhere(group: str, asked: Position, present: Position) -> NoSuchPosition:
+    """What is raised to an application at `asked` when its group is at `present`."""
+    ahead = holds(present.history, asked)
+    why = "in the future of the history" if ahead else "of another history of the group"
+    return NoSuchPosition(group, asked, present, f"that is {why}")
+
+
 class Contiguity:
     """Where an application is in the order of its group."""
 
@@ -127,7 +134,7 @@ class Contiguity:
             return None if self._skip else LeftOut(self._group, missed.epoch)
         if missed.was:
             asked = Position(missed.was, missed.lo)
-            error = self._elsewhere(asked, Position(missed.history, missed.hi))
+            error = elsewhere(self._group, asked, Position(missed.history, missed.hi))
             if missed.final:
                 self.error = error
                 return error
@@ -152,14 +159,7 @@ class Contiguity:
         self.next = seq
         if self._skip or not self._counting:
             return None
-        return self._elsewhere(asked, Position(history, seq))
-
-    def _elsewhere(self, asked: Position, present: Position) -> NoSuchPosition:
-        if holds(present.history, asked):
-            why = "that is in the future of the history"
-        else:
-            why = "that is of another history of the group"
-        return NoSuchPosition(self._group, asked, present, why)
+        return elsewhere(self._group, asked, Position(history, seq))
 
     def _pass_over(self, to: int) -> RoundelayError | None:
         first, self.next = max(0, self.next), max(self.next, to)

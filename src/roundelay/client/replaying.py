@@ -9,10 +9,11 @@ from datetime import datetime
 from typing import Any, TypeVar
 from weakref import WeakSet
 
+from roundelay.client.contiguity import elsewhere
 from roundelay.client.messages import Message, messages_of
 from roundelay.client.sending import JoinedGroup
 from roundelay.client.since import START, Moment, request_of, since_of
-from roundelay.core.errors import ConfigError, MissingRecords, NoSuchPosition
+from roundelay.core.errors import ConfigError, MissingRecords
 from roundelay.core.families import TOTAL
 from roundelay.core.position import Position, holds
 from roundelay.journal.format import GAP, HEADS_ONLY, Run
@@ -180,9 +181,7 @@ class Replaying(JoinedGroup):
     def _check_history(self, at: Position) -> None:
         view = self.view
         if view.history and not holds(view.history, at):
-            present = Position(view.history, max(0, view.position))
-            why = "that is of another history of the group"
-            raise NoSuchPosition(self.name, at, present, why)
+            raise elsewhere(self.name, at, Position(view.history, max(0, view.position)))
 
     async def _end_replays(self) -> None:
         for replay in list(self._replays):
