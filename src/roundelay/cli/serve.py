@@ -180,12 +180,10 @@ def _config(given: SimpleNamespace) -> NodeConfig:
 def _kept(text: str) -> tuple[int, float]:
     """What `--keep-conference` says: a conference and for how long it is kept whole."""
     conference, _, seconds = text.partition("=")
-    try:
+    with suppress(ValueError):
         kept = (int(conference), float(seconds))
         if 0 <= kept[0] < 1 << 32 and 0 <= kept[1] < float("inf"):
             return kept
-    except ValueError:
-        pass
     raise ConfigError("keep_conference", text, "a conference and seconds, as in 7=86400")
 
 
