@@ -60,7 +60,6 @@ from roundelay.sim.network.links import (
     Link,
     Lossy,
     Partition,
-    Plain,
     Reordered,
     Replayed,
     Targeted,
@@ -265,7 +264,7 @@ class Rules:
                 link = setting.link()
                 link.bind(_always(streams[key]), self.count)
                 chain = chain | link
-        lane.carry = None if isinstance(chain, Plain) else chain.carry
+        lane.carry = chain.carry if chain.parts() else None
 
     def count(self, kind: str) -> None:
         self.faults[kind] = self.faults.get(kind, 0) + 1

@@ -69,37 +69,7 @@ class Link(ABC):
 
     def __or__(self, other: Link) -> Link:
         parts = self.parts() + other.parts()
-        return Chain(parts) if len(parts) > 1 else parts[0] if parts else self
-
-
-class Lossy(Link):
-    """Each copy is lost with probability `loss`, independently."""
-
-    kind = "loss"
-
-    def __init__(self, loss: float) -> None:
-        self.loss = chance("loss", loss)
-
-    def carry(self, time: int, src: int, dst: int, pdu: Pdu, ref: int) -> Fate:
-        if self.rng.random() < (self.loss or 0.0):
-            self.count("loss")
-            return "loss"
-        return None
-
-
-class Plain(Link):
-    """Does nothing."""
-
-    loss = 0.0
-
-    def parts(self) -> tuple[Link, ...]:
-        return ()
-
-    def carry(self, time: int, src: int, dst: int, pdu: Pdu, ref: int) -> Fate:
-        return None
-
-
-PLAIN: Final = Plain()
+        return parts[0] if len(parts) == 1 else Chain(parts)
 
 
 class Chain(Link):
@@ -107,6 +77,7 @@ class Chain(Link):
 
     def __init__(self, links: tuple[Link, ...]) -> None:
         self.links = links
+        self.loss = None if links else 0.0
 
     def parts(self) -> tuple[Link, ...]:
         return self.links
@@ -144,6 +115,10 @@ class Chain(Link):
         return copies
 
 
+PLAIN: Final = Chain(())
+"""Does nothing."""
+
+
 class Bursts(Link):
     """Now and then (probability `start` per copy) a receiver goes deaf for 1…`most` copies."""
 
@@ -175,11 +150,23 @@ class Occasional(Link):
         if self.rng.random() >= self.rate:
             return None
         self.count(self.kind)
-        return self.copies()
+        return self.fate()
 
     @abstractmethod
-    def copies(self) -> list[Copy]:
+    def fate(self) -> Fate:
         """What becomes of the copy."""
+
+
+class Lossy(Occasional):
+    """Each copy is lost with probability `loss`, independently."""
+
+    kind = "loss"
+
+    def __init__(self, loss: float) -> None:
+        self.loss = self.rate = chance("loss", loss)
+
+    def fate(self) -> Fate:
+        return self.kind
 
 
 class Replayed(Occasional):
@@ -192,7 +179,7 @@ class Replayed(Occasional):
         self.least_ns = whole("least_ns", least_ns, 0)
         self.most_ns = whole("most_ns", most_ns, least_ns)
 
-    def copies(self) -> list[Copy]:
+    def fate(self) -> Fate:
         return [Copy(), Copy(self.rng.randint(self.least_ns, self.most_ns), again=True)]
 
 
@@ -217,7 +204,7 @@ class Delayed(Occasional):
             raise ConfigError("rate", rate, "a number from 0 to 1")
         self.rate = rate
 
-    def copies(self) -> list[Copy]:
+    def fate(self) -> Fate:
         return [Copy(self.rng.randint(self.least_ns, self.most_ns))]
 
 
@@ -233,7 +220,7 @@ class Reordered(Occasional):
         super().__init__(rate)
         self.within_ns = whole("within_ns", within_ns, 1)
 
-    def copies(self) -> list[Copy]:
+    def fate(self) -> Fate:
         return [Copy(self.rng.randint(1, self.within_ns), again=True)]
 
 
@@ -263,7 +250,7 @@ class Corrupted(Occasional):
 
     kind = "corrupt"
 
-    def copies(self) -> list[Copy]:
+    def fate(self) -> Fate:
         bits = self.rng.randint(1, 3)
         return [Copy(damage=tuple((self.kind, self.rng.random()) for _ in range(bits)))]
 
@@ -273,7 +260,7 @@ class Truncated(Occasional):
 
     kind = "truncate"
 
-    def copies(self) -> list[Copy]:
+    def fate(self) -> Fate:
         return [Copy(damage=((self.kind, self.rng.random()),))]
 
 
@@ -289,7 +276,7 @@ class Alien(Occasional):
         super().__init__(rate)
         self.version = whole("version", version, 0)
 
-    def copies(self) -> list[Copy]:
+    def fate(self) -> Fate:
         return [Copy(damage=((self.kind, self.version),))]
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import partial, reduce
+from operator import or_
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
@@ -228,10 +229,7 @@ class Striker(ABC):
         self.world.row(site, FAULT, kind)
 
     def _chain(self) -> Link:
-        chain: Link = PLAIN
-        for link in self.active:
-            chain = chain | link
-        return chain
+        return reduce(or_, self.active, PLAIN)
 
     def put(self, link: Link, lasts_ns: int = 0) -> None:
         """Put `link` in place, until healing or for `lasts_ns`."""
