@@ -9,7 +9,7 @@ from roundelay.core.grsb.base import REPLAYED, GrsbDelivery
 from roundelay.core.grsb.config import FAILSAFE, GrsbConfig, Roles
 from roundelay.core.grsb.pdu import Message
 from roundelay.core.grsb.site import GrsbSite
-from roundelay.sim.families.grsb import GrsbApplications, Lines, grsb_group
+from roundelay.sim.families.grsb import GrsbApplications, Lines
 from roundelay.trace.checkers.journal import JournalChecker
 from tests.sim.line_net import LineNet
 
@@ -28,9 +28,9 @@ class Group(LineNet[GrsbSite]):
         self.answers: dict[int, list[GrsbDelivery]] = {user: [] for user in self.users}
         self.checker = JournalChecker()
         self.config = config or GrsbConfig()
-        self.applications = grsb_group(
-            self.roles, self.config, observers=[self, self.checker], **options
-        )
+        options.setdefault("medium", Lines())
+        applications = GrsbApplications(self.roles, self.config)
+        self.applications = applications.in_world(observers=[self, self.checker], **options)
 
     def conference(self, number: int) -> int:
         return number % 3

@@ -10,7 +10,7 @@ from roundelay.core.grsb.base import GrsbDelivery
 from roundelay.core.wide.pdu import LsDown
 from roundelay.core.wide.site import WideSite
 from roundelay.core.wide.topology import Atlas, Network
-from roundelay.sim.families.wide import WideApplications, WideGroup, WideLines, wide_group
+from roundelay.sim.families.wide import WideApplications, WideGroup, WideLines
 from roundelay.sim.network.links import Partition
 from roundelay.trace.checkers.journal import JournalChecker
 from tests.sim.line_net import LineNet
@@ -37,8 +37,8 @@ class Hierarchy(LineNet[WideSite]):
         self.arrived: dict[tuple[int, int], int] = {}  # (site, position) → when it was delivered
         self.checker = JournalChecker(wide=True, excused=excused)
         options: dict[str, Any] = {} if links is None else {"links": links}
-        self.applications = wide_group(
-            self.atlas.topology, self.config, observers=[self, self.checker],
+        self.applications = WideApplications(self.atlas.topology, self.config).in_world(
+            observers=[self, self.checker],
             medium=WideLines(self.atlas, subnet_ns=subnet_ns), **options,
         )  # fmt: skip
 

@@ -23,9 +23,9 @@ from roundelay.core.wide.pdu import Galive, LsAsk
 from roundelay.core.wide.site import WideSite
 from roundelay.core.wide.topology import Atlas
 from roundelay.runs.measured import SITES, MeasuredRun, Progress
-from roundelay.sim.families.grsb import GrsbApplications, Lines, grsb_group
+from roundelay.sim.families.grsb import GrsbApplications, Lines
 from roundelay.sim.families.lines import LineApplications
-from roundelay.sim.families.wide import LEAST, WideApplications, WideGroup, WideLines, wide_group
+from roundelay.sim.families.wide import LEAST, WideApplications, WideGroup, WideLines
 from roundelay.sim.kernel.load import Isolated
 from roundelay.trace.checkers.journal import JournalChecker
 from roundelay.trace.recorder import Recorder
@@ -212,7 +212,8 @@ class GrsbRun(LineRun):
 
     def make_group(self, delay_ns: int, **options: Any) -> GrsbApplications:
         config = GrsbConfig() if self.params.profile == "paper" else GrsbConfig.fast()
-        return grsb_group(self.roles, config, medium=Lines(delay_ns, delay_ns), **options)
+        lines = Lines(delay_ns, delay_ns)
+        return GrsbApplications(self.roles, config).in_world(medium=lines, **options)
 
     def parts(self, site: GrsbSite) -> Iterable[GrsbSite]:
         return (site,)
@@ -287,7 +288,8 @@ class WideRun(LineRun):
         link = self.group.link_ns
         far = TRUNK_TIMES * delay_ns
         lines = WideLines(self.atlas, (delay_ns, delay_ns), (far, far), (link // 2, link))
-        return wide_group(self.atlas.topology, self.group, medium=lines, **options)
+        applications = WideApplications(self.atlas.topology, self.group)
+        return applications.in_world(medium=lines, **options)
 
     def parts(self, site: WideSite) -> Iterable[GrsbSite | None]:
         return (site.local, site.globe)

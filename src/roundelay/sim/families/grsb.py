@@ -28,7 +28,6 @@ from roundelay.sim.families.lines import (
 )
 from roundelay.sim.families.token import Draft
 from roundelay.sim.kernel.member import SimulatedSite
-from roundelay.sim.kernel.world import World
 from roundelay.sim.network.media import LineSet, SimulatedMedium
 from roundelay.sim.swarm.fault_kinds import LINK_KINDS, PARTITIONS, Strike, kinds
 
@@ -68,6 +67,8 @@ class Lines(LineSet):
 class GrsbApplications(LineApplications[GrsbSite]):
     """Those of one group."""
 
+    make_stable = GrsbStable
+
     def __init__(self, roles: Roles, config: GrsbConfig) -> None:
         super().__init__(roles.sites, roles.check(), config, GrsbSite)
         self.roles = roles
@@ -77,14 +78,6 @@ class GrsbApplications(LineApplications[GrsbSite]):
 
     def recorded(self) -> dict[int, GrsbStable]:
         return {number: self.world.on_disk(number) for number in self.roles.recorders}
-
-
-def grsb_group(roles: Roles, config: GrsbConfig, **options: Any) -> GrsbApplications:
-    """A group in a world of its own; `options` are those of `Kernel`."""
-    applications = GrsbApplications(roles, config)
-    options.setdefault("medium", Lines())
-    World(roles.sites, applications, make_stable=GrsbStable, **options)
-    return applications
 
 
 MESSAGE_SIZES: Final = (12, 64, 200, 1000)

@@ -20,7 +20,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Self, TypeVar
 
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import Effects, Engine, Notice
@@ -70,6 +70,8 @@ class LineApplications(ABC, Generic[S]):
     """Makes the sites of a world, as its `make_engine`, and is their applications."""
 
     world: World
+    make_stable: Callable[[], Any]
+    """An empty disk."""
 
     def __init__(self, sites: int, layout: Any, config: GrsbConfig, site_class: type[S]) -> None:
         """`layout` says who does what."""
@@ -79,6 +81,11 @@ class LineApplications(ABC, Generic[S]):
         self.starts = [0] * sites
         self.positions = [0] * sites  # how far the application of each site has come
         self.selections = [EVERYTHING] * sites
+
+    def in_world(self, **options: Any) -> Self:
+        """In a world of its own; `options` are those of `Kernel`, a medium among them."""
+        World(len(self.starts), self, make_stable=self.make_stable, **options)
+        return self
 
     def attached(self, world: World) -> None:
         self.world = world

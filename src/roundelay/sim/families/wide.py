@@ -30,7 +30,6 @@ from roundelay.sim.families.grsb import AWAY, MESSAGE_SIZES, GrsbDraft
 from roundelay.sim.families.lines import DiskArchive, Level, LineApplications, LineDriver
 from roundelay.sim.kernel.member import UP, SimulatedSite
 from roundelay.sim.kernel.ports import Codec
-from roundelay.sim.kernel.world import World
 from roundelay.sim.network.links import Partition
 from roundelay.sim.network.media import LineSet, SimulatedMedium
 from roundelay.sim.swarm.fault_kinds import LINK_KINDS, PARTITIONS, Strike, kinds
@@ -171,6 +170,8 @@ class WideLines(LineSet):
 class WideApplications(LineApplications[WideSite]):
     """Those of all networks."""
 
+    make_stable = WideStable
+
     def __init__(self, topology: Topology, config: WideConfig) -> None:
         self.atlas = Atlas(topology)
         super().__init__(topology.sites, self.atlas, config, WideSite)
@@ -190,13 +191,6 @@ class WideApplications(LineApplications[WideSite]):
         for number in self.atlas.topology.gpr:
             archives[GLOBAL_KEY + number] = on_disk(number).globe
         return archives
-
-
-def wide_group(topology: Topology, config: WideConfig, **options: Any) -> WideApplications:
-    """A hierarchy in a world of its own; `options` are those of `Kernel`, a medium among them."""
-    applications = WideApplications(topology, config)
-    World(topology.sites, applications, make_stable=WideStable, **options)
-    return applications
 
 
 CUT: Final = "net:cut"
