@@ -154,7 +154,7 @@ def test_a_site_that_went_down_before_the_window_is_shown_down(story: Story) -> 
 
 def test_who_held_the_token_before_the_window_still_does(story: Story) -> None:
     scene = gather(story.source(), Window(3 * MS + 1, 5 * MS))
-    assert [(s.site, s.state, s.since) for s in scene.roles] == [
+    assert [(s.site, s.state, s.since) for s in scene.stretches] == [
         (0, "passing", 2 * MS), (1, "token", 3 * MS),
     ]  # fmt: skip
 

@@ -127,7 +127,7 @@ class _Picture:
         for transmission in scene.transmissions:
             times.append(transmission.row.time)
             times += [self._end(transmission, copy) for copy in transmission.copies]
-        for stretch in (*scene.roles, *scene.downs):
+        for stretch in scene.stretches:
             times += (stretch.start, stretch.end)
         self.skip_ns = -1  # where the stretch begins that is left out
         if scene.skip_to:
@@ -139,7 +139,7 @@ class _Picture:
         self.colours = colours_of(self.kinds)
         self.marks = {row.event for row in scene.events}
         self.marks |= {row.kind for row in scene.events if row.event == "NOTICE"}
-        self.marks |= {stretch.state for stretch in (*scene.roles, *scene.downs)}
+        self.marks |= {stretch.state for stretch in scene.stretches}
         if scene.lost:
             self.marks.add("lost")
         self.parts: list[str] = []
@@ -233,7 +233,7 @@ class _Picture:
             self.parts.append(
                 f'<line x1="{left}" y1="{y}" x2="{right:.1f}" y2="{y}" stroke="#9a9a9a"/>'
             )
-        for stretch in (*self.scene.roles, *self.scene.downs):
+        for stretch in self.scene.stretches:
             if stretch.site in self.y and stretch.state in BANDS:
                 self._band(stretch)
 

@@ -9,7 +9,7 @@ its copies, stretches in which a site was down or held the token, single events.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Final
 
 from msgspec import Struct, field
@@ -150,8 +150,7 @@ class Scene(Struct):
     transmissions: list[Transmission] = field(default_factory=list)
     arrows: int = 0
     lost: int = 0
-    roles: list[Stretch] = field(default_factory=list)
-    downs: list[Stretch] = field(default_factory=list)
+    stretches: list[Stretch] = field(default_factory=list)  # with the token, then down
     events: list[TraceRow] = field(default_factory=list)  # all but SEND, RECEIVE, LOSE, ROLE
     cut: str = ""  # why the window is shorter than asked for
     skip_from: int = 0  # a stretch left out
@@ -185,7 +184,7 @@ def gather(trace: TraceFile, window: Window, arrows_max: int = ARROWS_MAX) -> Sc
             f"{arrows_max} arrows"
         )
     _join(scene, trace, inside)
-    _stretches(scene, trace, everything)
+    scene.stretches = _stretches(scene, trace, everything)
     drawn_otherwise = ("SEND", "RECEIVE", "LOSE", "ROLE")
     scene.events = [row for row in inside if row.event not in drawn_otherwise]
     return scene
@@ -246,38 +245,32 @@ def _join(scene: Scene, trace: TraceFile, inside: Sequence[TraceRow]) -> None:
     )
 
 
-def _stretches(scene: Scene, trace: TraceFile, inside: Sequence[TraceRow]) -> None:
-    """Who held the token and who was down, from when to when."""
-    role: dict[int, tuple[str, int]] = {}
-    down: dict[int, tuple[str, int]] = {}
+def _stretches(scene: Scene, trace: TraceFile, inside: Sequence[TraceRow]) -> list[Stretch]:
+    """Who held the token, then who was down, from when to when."""
+    stretches: dict[bool, list[Stretch]] = {False: [], True: []}  # down or not
+    begun: dict[tuple[int, bool], tuple[str, int]] = {}  # site, down or not → state, since when
 
-    def close(book: dict[int, tuple[str, int]], site: int, time: int, to: list[Stretch]) -> None:
-        if site in book:
-            state, since = book.pop(site)
-            if time > scene.from_ns:
-                to.append(Stretch(site, max(since, scene.from_ns), time, state, since))
-
-    def follow(row: TraceRow) -> None:
-        site, time, event = row.site, row.time, row.event
-        if event == "ROLE":
-            close(role, site, time, scene.roles)
-            if row.kind != IDLE:
-                role[site] = (row.kind, time)
-        elif event in ("CRASH", "PAUSE"):
-            close(role, site, time, scene.roles)
-            close(down, site, time, scene.downs)
-            down[site] = ("crash" if event == "CRASH" else "pause", time)
-        elif event in ("RESTART", "RESUME"):
-            close(down, site, time, scene.downs)
+    def turn(site: int, time: int, state: str = IDLE, down: bool = False) -> None:
+        """Whatever `site` was it is no longer; from now on it is in `state`."""
+        before, since = begun.get((site, down), (IDLE, time))
+        if before != IDLE and time > scene.from_ns:
+            stretch = Stretch(site, max(since, scene.from_ns), time, before, since)
+            stretches[down].append(stretch)
+        begun[site, down] = (state, time)
 
     changes = ("ROLE", "CRASH", "PAUSE", "RESTART", "RESUME")
-    for row in trace.rows(None, scene.from_ns, events=changes):
-        follow(row)
-    for row in inside:
-        follow(row)
+    for row in chain(trace.rows(None, scene.from_ns, events=changes), inside):
+        if row.event == "ROLE":
+            turn(row.site, row.time, row.kind)
+        elif row.event in ("CRASH", "PAUSE"):
+            turn(row.site, row.time)
+            turn(row.site, row.time, row.event.lower(), down=True)
+        elif row.event in ("RESTART", "RESUME"):
+            turn(row.site, row.time, down=True)
     for site in scene.sites:
-        close(role, site, scene.to_ns, scene.roles)
-        close(down, site, scene.to_ns, scene.downs)
+        turn(site, scene.to_ns)
+        turn(site, scene.to_ns, down=True)
+    return stretches[False] + stretches[True]
 
 
 def _ms(time_ns: int) -> str:

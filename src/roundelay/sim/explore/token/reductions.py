@@ -153,7 +153,7 @@ class Group:
         self.budget = budget_of(scope)
         self.memory = NEVER_SURE if scope.wipes else memory
         self.masks = Numbered([0])  # sets of PDUs
-        self._silent: dict[tuple[object, ...], Silent] = {}
+        self.silent = cache(self._silent)
         self._facts: dict[tuple[Fact, ...], tuple[Fact, ...]] = {}
         items = self.pool.items
         self._used_by = cache(lambda at: Masks(items, partial(can_use, at, memory=self.memory)))
@@ -207,17 +207,12 @@ class Group:
 
     # -- silent steps --------------------------------------------------------------------------
 
-    def silent(self, site: int, start: int, inbox: int, context: Context) -> Silent:
+    def _silent(self, site: int, start: int, inbox: int, context: Context) -> Silent:
         """Return everything `site` can do from local state `start` before anybody notices."""
-        key = (site, start, self.masks.number(inbox), context)
-        silent = self._silent.get(key)
-        if silent is None:
-            paths = self.paths(site, start, inbox, context)
-            free = [number for number, cost in paths.before if not cost]
-            facts = tuple({self.local(site, number).fact: None for number in free})
-            facts = self._facts.setdefault(facts, facts)
-            silent = self._silent[key] = Silent(paths, facts)
-        return silent
+        paths = self.paths(site, start, inbox, context)
+        free = [number for number, cost in paths.before if not cost]
+        facts = tuple({self.local(site, number).fact: None for number in free})
+        return Silent(paths, self._facts.setdefault(facts, facts))
 
     def paths(self, site: int, start: int, inbox: int, context: Context) -> Paths:
         """Find the silent steps of `site` from local state `start`."""
@@ -246,7 +241,7 @@ class Group:
                 if move.broken:
                     paths.broken.append((place, move))
                     continue
-                to = self._kept(site, move.to, last)
+                to = member.without_versions(move.to) if last else move.to
                 sends = self._noticed(site, move.sends, member.locals[to].profile, context)
                 if sends:
                     paths.turns.setdefault((sends, to, cost), (place, move))
@@ -261,10 +256,6 @@ class Group:
             return 0
         backed = self._backed_by(at, context.last).get()
         return sends & backed & self._up_to_date(context).heard[site]
-
-    def _kept(self, site: int, number: int, last: bool) -> int:
-        """With no attempt left, which versions were heard of is of no account."""
-        return self.members[site].without_versions(number) if last else number
 
     def _needed(self, site: int, start: int, inbox: int, context: Context) -> list[TurnEnd]:
         """Return the turns of `site` that are needed (reduction 2)."""
@@ -316,7 +307,8 @@ class Group:
         """
         last = self._is_last(cost)
         if last:
-            locals_ = [self._kept(site, number, last) for site, number in enumerate(locals_)]
+            pairs = zip(self.members, locals_, strict=True)
+            locals_ = [member.without_versions(number) for member, number in pairs]
         while True:
             context = self._context(locals_, last)
             for site, kept in enumerate(context.kept):
