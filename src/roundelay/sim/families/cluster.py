@@ -40,7 +40,7 @@ from roundelay.core.engine import (
 from roundelay.core.events import MARK, NOBODY, NOTHING_LEFT
 from roundelay.sim.families.token import Draft
 from roundelay.sim.kernel.kernel import tell
-from roundelay.sim.kernel.load import Load, Poisson, Saturating, identity
+from roundelay.sim.kernel.load import Load, Poisson, Saturating, To, identity
 from roundelay.sim.kernel.member import PAUSED
 from roundelay.sim.network.links import Targeted
 from roundelay.sim.network.wiretap import WireTap
@@ -410,12 +410,10 @@ class ClusterDriver(Striker):
 
 
 class ClusterBooks(Books):
-    """Knows what is still to be delivered, and who has given up on whom."""
+    """Knows what each member has been given or given back, and who has given up on whom."""
 
-    def __init__(self, receivers: Callable[[int, int], Collection[int]]) -> None:
-        super().__init__()
-        self.receivers = receivers
-        self.missing: dict[bytes, set[int]] = {}  # message → destinations without it
+    def __init__(self, receivers: To) -> None:
+        super().__init__(receivers)
         self.own: dict[int, set[bytes]] = {}  # messages of a site that are for itself, too
         self.given: dict[int, set[bytes]] = {}  # what each site has received
         self.given_back: dict[int, set[bytes]] = {}
@@ -425,21 +423,12 @@ class ClusterBooks(Books):
 
     def submitted(self, time: int, site: int, index: int, bundle: Bundle) -> None:
         super().submitted(time, site, index, bundle)
-        for i, data in enumerate(bundle):
-            there = set(self.receivers(site, index + i))
-            self.missing[data] = there
-            if site in there:
-                self.own.setdefault(site, set()).add(data)
+        own = {data for data in bundle if site in self.missing[data]}
+        self.own.setdefault(site, set()).update(own)
 
     def delivered(self, time: int, site: int, delivery: Delivery) -> None:
         super().delivered(time, site, delivery)
         self.given.setdefault(site, set()).update(delivery.bundle)
-        for data in delivery.bundle:
-            there = self.missing.get(data)
-            if there is not None:
-                there.discard(site)
-                if not there:
-                    del self.missing[data]
 
     def unlike(self, members: Collection[int]) -> Iterator[tuple[int, str]]:
         """TR-16: what one of `members` has been given, and another it was for has not."""

@@ -466,28 +466,19 @@ class TokenBooks(Books):
     """Knows what is pending and which sites are weak."""
 
     def __init__(self, sites: int) -> None:
-        super().__init__()
-        self.sites = sites
+        super().__init__(lambda source, number: range(sites))
         # Messages nobody has received, and whose they are; of sites that have kept their memory.
         self.pending: dict[bytes, int] = {}
-        self.missing: dict[bytes, int] = {}  # how many sites lack a message
         self.weak: dict[int, str] = {}  # site → what its crash left it
 
     def submitted(self, time: int, site: int, index: int, bundle: Bundle) -> None:
         super().submitted(time, site, index, bundle)
-        for data in bundle:
-            self.pending[data] = site
-            self.missing[data] = self.sites
+        self.pending.update(dict.fromkeys(bundle, site))
 
     def delivered(self, time: int, site: int, delivery: Delivery) -> None:
         super().delivered(time, site, delivery)
         for data in delivery.bundle:
             self.pending.pop(data, None)
-            lacking = self.missing.get(data, 0) - 1
-            if lacking > 0:
-                self.missing[data] = lacking
-            else:
-                self.missing.pop(data, None)
 
     def noticed(self, time: int, site: int, notice: Notice) -> None:
         if notice.kind == "view":

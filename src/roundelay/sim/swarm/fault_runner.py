@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from roundelay.core.bundle import Bundle
 from roundelay.core.events import DISK, FAULT, NOBODY, RowSink
-from roundelay.sim.kernel.load import Load
+from roundelay.sim.kernel.load import Load, To
 from roundelay.sim.kernel.member import DOWN, UP
 from roundelay.sim.kernel.ports import Codec
 from roundelay.sim.kernel.world import DAY_NS, World
@@ -83,17 +83,28 @@ def run_plan(plan: Plan, setting: RunSetting) -> Outcome:
 
 
 class Books:
-    """An observer that knows which messages were submitted, and which were delivered anywhere."""
+    """An observer that knows which messages were submitted, which were delivered anywhere, and
+    who of the `receivers` of each still lacks it."""
 
-    def __init__(self) -> None:
+    def __init__(self, receivers: To = lambda source, number: ()) -> None:
+        self.receivers = receivers
         self.submissions: set[bytes] = set()
         self.given_anywhere: set[bytes] = set()
+        self.missing: dict[bytes, set[int]] = {}  # message → receivers without it
 
     def submitted(self, time: int, site: int, index: int, bundle: Bundle) -> None:
         self.submissions.update(bundle)
+        for i, data in enumerate(bundle):
+            self.missing[data] = set(self.receivers(site, index + i))
 
     def delivered(self, time: int, site: int, delivery: Any) -> None:
         self.given_anywhere.update(delivery.bundle)
+        for data in delivery.bundle:
+            there = self.missing.get(data)
+            if there is not None:
+                there.discard(site)
+                if not there:
+                    del self.missing[data]
 
     @property
     def committed(self) -> int:
