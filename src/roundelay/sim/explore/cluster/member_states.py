@@ -129,7 +129,7 @@ class Member:
         self.me = me
         self.items = items
         self.locals: list[Local] = []
-        self._numbers: dict[Any, int] = {}
+        self._keys: Numbered[Any] = Numbered()  # what tells states apart
         self.move = cache(self._move)
         self._slots = tuple(name for name in slots_of(site_class) if name not in _IGNORED)
         engine: Any = site_class(me, group, config, Still(0))
@@ -183,9 +183,8 @@ class Member:
         delivered += each_delivered(out.deliveries)
         engine.rst_tries = 0
         key = (submitted, delivered, self.fingerprint(engine))
-        number = self._numbers.get(key)
-        if number is None:
-            number = self._numbers[key] = len(self.locals)
+        number = self._keys.number(key)
+        if number == len(self.locals):
             self.locals.append(self._local(engine, submitted, delivered))
         sends = tuple(
             (dst, self.items.number(Item(self.me, canonical(pdu)))) for dst, pdu, _ in out.sends

@@ -223,10 +223,10 @@ class ClusterModel(Model[State, Action, Finding]):
     def _contradiction(self, state: list[Any], k: int) -> str:
         """Return what does not fit together after a step of member k, or ""."""
         for other in self.group:
-            for pair in ((k, state[k], other, state[other]), (other, state[other], k, state[k])):
-                violation = self._compared(*pair)
-                if violation:
-                    return violation
+            mine, theirs = (k, state[k]), (other, state[other])
+            violation = self._compared(*mine, *theirs) or self._compared(*theirs, *mine)
+            if violation:
+                return violation
         return ""
 
     def _compare(self, i: int, here: int, k: int, there: int) -> str:

@@ -22,6 +22,7 @@ from roundelay.core.token.pdu import DATA, Ack, B, Confirm, Invite, Version
 from roundelay.core.token.phases import NORMAL
 from roundelay.core.token.site import TokenSite
 from roundelay.core.token.stable import UNSYNCED, Stable, undelivered
+from roundelay.sim.explore.pdus import Numbered
 from roundelay.sim.explore.scope import Scope
 from roundelay.sim.explore.snapshot import Frozen, Snapshots, Still
 from roundelay.sim.explore.token.fingerprint import TRIED, disk_fingerprint, fingerprint
@@ -194,7 +195,7 @@ class Member:
         self.config_after_loss = scope.config(REJOIN)
         self.budget = budget_of(scope)
         self.locals: list[Local] = []
-        self._numbers: dict[tuple[Any, ...], int] = {}
+        self._keys: Numbered[Any] = Numbered()  # what tells states apart
         self._snapshots = Snapshots(TokenSite(me, self.group, self.config, Still(0)))
         self.without_versions = cache(self._without_versions)
 
@@ -443,9 +444,8 @@ class Member:
             disk_fingerprint(synced) if synced is not None and compares_synced else None,
             *rest,
         )
-        number = self._numbers.get(key)
-        if number is None:
-            number = self._numbers[key] = len(self.locals)
+        number = self._keys.number(key)
+        if number == len(self.locals):
             self.locals.append(self._local(number, engine, memory))
         return number
 
