@@ -13,7 +13,7 @@ from roundelay.client.messages import COMMITTED
 from roundelay.client.since import Moment
 from roundelay.core.engine import SECOND
 from roundelay.core.errors import ConfigError
-from roundelay.core.limits import whole
+from roundelay.core.limits import one_of, whole
 from roundelay.core.selection import EVERYTHING, Selection, parse_filters
 from roundelay.journal.journal import ALWAYS, JournalConfig
 from roundelay.node.groups import (
@@ -109,8 +109,7 @@ class Options(Struct, frozen=True, kw_only=True):
     tracer: Any = None
 
     def spec(self, group: str) -> GroupSpec:
-        if self.service not in SERVICES:
-            raise ConfigError("service", self.service, ", ".join(SERVICES))
+        one_of("service", self.service, SERVICES, ", ")
         if self.resilience is not None:
             whole("resilience", self.resilience, 0, MEMBERS_MAX - 1)
         if self.min_members is not None:

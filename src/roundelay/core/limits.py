@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from roundelay.core.errors import ConfigError
@@ -21,3 +22,15 @@ def whole(field: str, value: object, least: int, most: int = UNLIMITED, where: s
     if not (isinstance(value, int) and least <= value <= most):
         top = "up" if most >= UNLIMITED else f"to {most}"
         raise ConfigError(field, value, f"a whole number from {least} {top}{where}")
+
+
+def one_of(field: str, value: str, allowed: Collection[str], between: str = " or ") -> None:
+    """Raise ConfigError, which lists them, unless `value` is one of those that are allowed.
+
+    >>> one_of("delivery", "soon", ("stable", "fast"))
+    Traceback (most recent call last):
+    ...
+    roundelay.core.errors.ConfigError: delivery = soon is not allowed: stable or fast
+    """
+    if value not in allowed:
+        raise ConfigError(field, value, between.join(allowed))

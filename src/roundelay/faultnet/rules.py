@@ -49,6 +49,7 @@ from msgspec import Struct
 
 from roundelay.core.engine import MS, Pdu
 from roundelay.core.errors import ConfigError
+from roundelay.core.limits import one_of
 from roundelay.sim.network.links import (
     PLAIN,
     Bursts,
@@ -493,8 +494,7 @@ def _names(field: str, value: Any, allowed: str = "") -> Names:
 
 
 def _line(field: str, value: Any) -> str:
-    if value not in LINES:
-        raise ConfigError(field, value, " or ".join(LINES))
+    one_of(field, value, LINES)
     return str(value)
 
 

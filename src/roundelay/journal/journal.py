@@ -29,6 +29,7 @@ from typing import Final, NoReturn
 from msgspec import Struct, field
 
 from roundelay.core.errors import ConfigError
+from roundelay.core.limits import one_of
 from roundelay.core.positions import Range, count_of, union
 from roundelay.core.selection import EVERYTHING, Selection
 from roundelay.durable import Disk
@@ -66,8 +67,7 @@ class JournalConfig(Struct, frozen=True, kw_only=True):
     """Turn sealed segments into Parquet beside them (needs the extra `trace`)."""
 
     def check(self) -> None:
-        if self.sync not in POLICIES:
-            raise ConfigError("sync", self.sync, " or ".join(POLICIES))
+        one_of("sync", self.sync, POLICIES)
         if self.interval_s <= 0:
             raise ConfigError("interval_s", self.interval_s, "a number of seconds above 0")
         if not 1 << 12 <= self.segment_bytes <= SEGMENT_BYTES_MAX:

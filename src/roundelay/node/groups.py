@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from roundelay.core.errors import ConfigError
 from roundelay.core.families import RECORDS, Family
+from roundelay.core.limits import one_of
 
 FAMILY_OF: Final[dict[str, Family]] = {
     family.prefix or family.name: family for family in RECORDS if not family.one_channel
@@ -103,10 +104,8 @@ def full_name(name: str, service: str) -> str:
     ('token:orders', 'orders')
     """
     check_name(name)
-    protocol = SERVICES.get(service)
-    if protocol is None:
-        raise ConfigError("service", service, ", ".join(SERVICES))
-    named = protocol_of(name)
+    one_of("service", service, SERVICES, ", ")
+    protocol, named = SERVICES[service], protocol_of(name)
     if named == protocol:
         return name
     if named != PLAIN:
@@ -145,8 +144,7 @@ def _least(text: str) -> int:
 
 
 def _yes(text: str) -> bool:
-    if text not in ("yes", "no"):
-        raise ConfigError("hub", text, "yes or no")
+    one_of("hub", text, ("yes", "no"))
     return text == "yes"
 
 

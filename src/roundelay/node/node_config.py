@@ -11,6 +11,7 @@ from msgspec import Struct
 from roundelay.core.autorm.config import AutoRmConfig
 from roundelay.core.engine import MS, SECOND
 from roundelay.core.errors import ConfigError
+from roundelay.core.limits import one_of
 from roundelay.node.event_log import LEVELS
 from roundelay.node.groups import MEMBER_BYTES_MAX, GroupSpec, check_name
 from roundelay.node.medium.probe import Choice
@@ -51,5 +52,4 @@ class NodeConfig(Struct, frozen=True, kw_only=True):
             check_name(self.name, "name")
         if len(self.name.encode()) > MEMBER_BYTES_MAX:
             raise ConfigError("name", self.name, f"at most {MEMBER_BYTES_MAX} bytes")
-        if self.log_level not in LEVELS:
-            raise ConfigError("log_level", self.log_level, ", ".join(LEVELS))
+        one_of("log_level", self.log_level, LEVELS, ", ")

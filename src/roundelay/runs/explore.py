@@ -11,6 +11,7 @@ from msgspec import structs, to_builtins
 
 from roundelay.core.errors import ConfigError
 from roundelay.core.families import TOKEN
+from roundelay.core.limits import one_of
 from roundelay.sim.explore.families import EXPLORED, explore
 from roundelay.sim.explore.scope import Bounds
 from roundelay.sim.explore.search import Progress
@@ -33,8 +34,7 @@ def run_explorer(
     broken = MUTANTS.get(mutant or "")
     if protocol is None:
         protocol = broken.protocol if broken and broken.protocol in EXPLORED else TOKEN
-    if protocol not in EXPLORED:
-        raise ConfigError("protocol", protocol, " or ".join(EXPLORED))
+    one_of("protocol", protocol, EXPLORED)
     if mutant is not None and (broken is None or broken.protocol != protocol):
         names = [each.name for each in MUTANTS.values() if each.scope and each.protocol == protocol]
         raise ConfigError("mutant", mutant, f"with {protocol} one of {', '.join(names)}")

@@ -19,6 +19,7 @@ from roundelay.core.events import DISK
 from roundelay.core.grsb.config import PROFILES, SEPARATE, GrsbConfig, Roles
 from roundelay.core.grsb.pdu import Alive, Bcast, DaAck, Poll, PollOk
 from roundelay.core.grsb.site import GrsbSite
+from roundelay.core.limits import one_of
 from roundelay.core.wide.pdu import Galive, LsAsk
 from roundelay.core.wide.site import WideSite
 from roundelay.core.wide.topology import Atlas
@@ -192,8 +193,7 @@ class LineRun(MeasuredRun):
 
 def roles(params: SimulateParams) -> Roles:
     layout = params.layout or SEPARATE
-    if layout not in PROFILES:
-        raise ConfigError("layout", layout, " or ".join(PROFILES))
+    one_of("layout", layout, PROFILES)
     return Roles.profile(layout, params.sites, params.recorders or 0).check()
 
 

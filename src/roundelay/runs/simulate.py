@@ -22,6 +22,7 @@ from msgspec import Struct, structs
 from roundelay.core.engine import MS, SECOND, Delivery
 from roundelay.core.errors import ConfigError
 from roundelay.core.families import CLUSTERS, FAMILIES, GRSB, POSITIVE_ACK, TOKEN, WIDE, Family
+from roundelay.core.limits import one_of
 from roundelay.core.positive_ack import PositiveAckConfig
 from roundelay.core.token.config import TokenConfig
 from roundelay.runs import cluster
@@ -106,14 +107,14 @@ class SimulateParams(Struct, frozen=True, kw_only=True):
 
     def settled(self) -> SimulateParams:
         """Checked, and with every default filled in; raises ConfigError."""
-        _one_of("protocol", self.protocol, SIMULATED)
-        _one_of("profile", self.profile, PROFILES)
+        one_of("protocol", self.protocol, SIMULATED)
+        one_of("profile", self.profile, PROFILES)
         if self.load is None:
             # The papers of the cluster protocols count isolated broadcasts.
             asked = self.tau is not None or self.rate is not None
             alone = self.family.is_cluster and not asked
             return structs.replace(self, load=ISOLATED if alone else POISSON).settled()
-        _one_of("load", self.load, LOADS)
+        one_of("load", self.load, LOADS)
         _whole("sites", self.sites, 2, SITES_MAX)
         _whole("messages", self.messages, 1, 1 << 40)
         _whole("seed", self.seed, 0, 1 << 63)
@@ -371,11 +372,6 @@ def trace_params(params: SimulateParams) -> dict[str, Any]:
     if users is not None:
         known["users"] = list(users)
     return known
-
-
-def _one_of(field: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ConfigError(field, value, " or ".join(allowed))
 
 
 def _whole(field: str, value: int, least: int, most: int, unit: str = "") -> None:

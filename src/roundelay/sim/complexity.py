@@ -31,6 +31,7 @@ from roundelay.core.cluster.config import DEFERRED, ClusterConfig
 from roundelay.core.engine import MS, Delivery
 from roundelay.core.errors import ConfigError, InvariantBroken
 from roundelay.core.families import CLUSTERS, FAMILIES, SPO
+from roundelay.core.limits import one_of
 from roundelay.sim.families.registry import SIMULATED_FAMILIES
 from roundelay.sim.kernel.load import Destinations, Isolated
 from roundelay.sim.kernel.world import World
@@ -211,8 +212,7 @@ def _measure(
     seed: int | str,
 ) -> tuple[float, float]:
     """PDUs per message, and mean delay in units, of messages that never meet."""
-    if protocol not in CLUSTERS:
-        raise ConfigError("protocol", protocol, " or ".join(CLUSTERS))
+    one_of("protocol", protocol, CLUSTERS)
     if destinations is not None and not FAMILIES[protocol].selective:
         raise ConfigError("destinations", destinations, f"only with the protocol {SPO}")
     to = None if destinations is None else Destinations(range(sites), destinations, seed=seed)

@@ -56,6 +56,7 @@ from roundelay.core.events import (
     SEND,
     Row,
 )
+from roundelay.core.limits import one_of
 from roundelay.durable import Closing, write_parts
 from roundelay.file_names import bounded
 from roundelay.trace.schema import COUNT, KIND, SEQ, SPARSE, VERSION, Flattener
@@ -123,8 +124,7 @@ class LiveTrace(Closing):
         level: str = ALL,
         clock: Callable[[], int] = monotonic_ns,
     ) -> None:
-        if level not in LEVELS:
-            raise ConfigError("level", level, " or ".join(LEVELS))
+        one_of("level", level, LEVELS)
         self.rows: list[Row] = []
         self.append = self.rows.append
         self.transmissions = level == ALL

@@ -13,7 +13,7 @@ from msgspec import Struct
 from roundelay.core.autorm.packets import DATA_HEAD, IP_UDP_HEAD, NAME_MAX, NODES_MAX
 from roundelay.core.engine import MS, NEVER
 from roundelay.core.errors import ConfigError
-from roundelay.core.limits import whole
+from roundelay.core.limits import one_of, whole
 
 NODE: Final = "node"
 GROUP: Final = "group"
@@ -94,6 +94,5 @@ class AutoRmConfig(Struct, frozen=True, kw_only=True):
         least = self.max_message + FRAGMENT_LEAST
         whole("reassembly_peer", self.reassembly_peer, least, where=" for max_message")
         whole("reassembly_total", self.reassembly_total, self.reassembly_peer)
-        if self.serial_scope not in (NODE, GROUP):
-            raise ConfigError("serial_scope", self.serial_scope, f"{NODE} or {GROUP}")
+        one_of("serial_scope", self.serial_scope, (NODE, GROUP))
         return self

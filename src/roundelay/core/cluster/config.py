@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from roundelay.core.engine import ACCEPTED, ACKNOWLEDGED, MS, NEVER, PREACKNOWLEDGED
 from roundelay.core.errors import ConfigError
-from roundelay.core.limits import whole
+from roundelay.core.limits import one_of, whole
 
 DEFERRED: Final = "deferred"
 EAGER: Final = "eager"
@@ -70,12 +70,9 @@ class ClusterConfig(Struct, frozen=True, kw_only=True):
             raise ConfigError("sites", sites, f"2 to {MEMBERS_MAX} members in a cluster")
         for name in (*FROM_ZERO, *FROM_ONE):
             whole(name, getattr(self, name), int(name in FROM_ONE), NEVER)
-        if self.policy not in (DEFERRED, EAGER):
-            raise ConfigError("policy", self.policy, f"{DEFERRED} or {EAGER}")
-        if self.deliver_at not in STAGES:
-            raise ConfigError("deliver_at", self.deliver_at, ", ".join(STAGES))
+        one_of("policy", self.policy, (DEFERRED, EAGER))
+        one_of("deliver_at", self.deliver_at, STAGES, ", ")
         if self.early and self.early not in STAGES[: STAGES.index(self.deliver_at)]:
             raise ConfigError("early", self.early, f"a stage before {self.deliver_at}, or none")
-        if self.boot not in (STATIC, DYNAMIC):
-            raise ConfigError("boot", self.boot, f"{STATIC} or {DYNAMIC}")
+        one_of("boot", self.boot, (STATIC, DYNAMIC))
         return self

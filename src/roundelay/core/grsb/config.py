@@ -10,7 +10,7 @@ from msgspec import Struct, structs
 from roundelay.core.engine import MS, NEVER, SECOND
 from roundelay.core.errors import ConfigError
 from roundelay.core.grsb.pdu import Message
-from roundelay.core.limits import whole
+from roundelay.core.limits import one_of, whole
 from roundelay.core.selection import EVERYTHING, Selection
 
 STABLE: Final = "stable"
@@ -55,8 +55,7 @@ class Roles(Struct, frozen=True, kw_only=True):
         `separate`: each role on a site of its own, two lines.  `failsafe`: and both with a
         standby, and two recorders.
         """
-        if name not in PROFILES:
-            raise ConfigError("profile", name, " or ".join(PROFILES))
+        one_of("profile", name, PROFILES)
         spares = 2 if name == FAILSAFE else 1
         count = recorders or spares
         taken = count if name == DEMO else 2 * spares + count
@@ -204,6 +203,5 @@ class GrsbConfig(Struct, frozen=True, kw_only=True):
         if self.alive_timeout_ns <= self.alive_ns or self.takeover_ns <= 2 * self.alive_ns:
             allowed = "less than alive_timeout_ns and than half of takeover_ns"
             raise ConfigError("alive_ns", self.alive_ns, allowed)
-        if self.delivery not in (STABLE, FAST):
-            raise ConfigError("delivery", self.delivery, f"{STABLE} or {FAST}")
+        one_of("delivery", self.delivery, (STABLE, FAST))
         return self

@@ -7,7 +7,7 @@ from typing import Final, Self
 from roundelay.core.engine import MS, NEVER
 from roundelay.core.errors import ConfigError
 from roundelay.core.grsb.config import STABLE, GrsbConfig
-from roundelay.core.limits import whole
+from roundelay.core.limits import one_of, whole
 
 SEQUENCED: Final = "sequenced"
 ALL_ACTIVE: Final = "all-active"
@@ -44,8 +44,7 @@ class WideConfig(GrsbConfig, frozen=True, kw_only=True):
         super().check(sites)
         for name in ("trunk_ns", "ready_max", "link_ns", "ls_held", "ls_keep"):
             whole(name, getattr(self, name), 1, NEVER)
-        if self.ack_mode not in (SEQUENCED, ALL_ACTIVE):
-            raise ConfigError("ack_mode", self.ack_mode, f"{SEQUENCED} or {ALL_ACTIVE}")
+        one_of("ack_mode", self.ack_mode, (SEQUENCED, ALL_ACTIVE))
         if self.delivery != STABLE:
             raise ConfigError("delivery", self.delivery, f"{STABLE} in a hierarchy")
         if self.cold_start:

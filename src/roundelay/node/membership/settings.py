@@ -21,6 +21,7 @@ import msgspec
 from msgspec import structs
 
 from roundelay.core.errors import ConfigError, SettingsMismatch
+from roundelay.core.limits import one_of
 from roundelay.core.token.config import most_resilience
 from roundelay.durable import put
 from roundelay.node.driver import engines
@@ -102,9 +103,8 @@ def check_none(wishes: GroupSpec) -> None:
 def wishes_of(group: str, options: dict[str, Any]) -> GroupSpec:
     """What an application asks for in the words of the frontend protocol."""
     for option, value in options.items():
-        kind = KINDS.get(option)
-        if kind is None:
-            raise ConfigError("options", option, ", ".join(KINDS))
+        one_of("options", option, KINDS, ", ")
+        kind = KINDS[option]
         names = value if kind is list and isinstance(value, list) else []
         if type(value) is not kind or any(type(name) is not str for name in names):
             raise ConfigError(option, repr(value)[:40], f"a value of type {kind.__name__}")

@@ -20,6 +20,7 @@ from msgspec import Struct, structs
 
 from roundelay.core.errors import ConfigError
 from roundelay.core.families import FAMILIES, PO, POSITIVE_ACK, TO, TOKEN, Family
+from roundelay.core.limits import one_of
 from roundelay.pipeline.research.grid import seed_of
 from roundelay.pipeline.research.summary import mean_and_ci95
 from roundelay.pipeline.research.workload import Workload
@@ -166,8 +167,7 @@ def candidates(
 ) -> list[GroupCandidate]:
     """All that is tried; what is not given is chosen."""
     for protocol in protocols:
-        if protocol not in PROTOCOLS:
-            raise ConfigError("protocol", protocol, " or ".join(PROTOCOLS))
+        one_of("protocol", protocol, PROTOCOLS)
     least_ms = TRANSITS_PER_HOLD * transit_ms
     for hold in holds_ms:
         if hold < least_ms:

@@ -62,6 +62,7 @@ from roundelay.core.errors import (
     Refused,
     RoundelayError,
 )
+from roundelay.core.limits import one_of
 from roundelay.core.positions import Range, difference, union
 from roundelay.journal.format import GAP
 from roundelay.pipeline.journals import is_ordered
@@ -176,8 +177,7 @@ class _Sink:
         if self.column not in names:
             raise ConfigError("columns", ", ".join(names), "one called data, or a single column")
         kind = schema[self.column].dataType.typeName()
-        if kind not in ("binary", "string"):
-            raise ConfigError(self.column, kind, "binary or string")
+        one_of(self.column, kind, ("binary", "string"))
         self.settings = settings
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

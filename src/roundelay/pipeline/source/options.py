@@ -14,6 +14,7 @@ from msgspec import Struct, structs
 from pyspark.sql import datasource as ds
 
 from roundelay.core.errors import ConfigError
+from roundelay.core.limits import one_of
 from roundelay.core.selection import EVERYTHING, FILTERS, POSITION_MAX, Selection
 from roundelay.journal.moments import nanoseconds, parse_time
 
@@ -74,8 +75,7 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
     if recorders and not groups:
         raise ConfigError("group", "", "the group that the recorder at `recorder` records")
     gaps = given.get("gaps", FAIL).lower()
-    if gaps not in (FAIL, SKIP):
-        raise ConfigError("gaps", gaps, f"{FAIL} or {SKIP}")
+    one_of("gaps", gaps, (FAIL, SKIP))
     first = given.get("seq_from", EARLIEST).lower()
     limits = {
         name: read(option, given[option])

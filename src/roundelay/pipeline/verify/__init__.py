@@ -17,7 +17,8 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from roundelay.core.errors import ConfigError, UsageError
+from roundelay.core.errors import UsageError
+from roundelay.core.limits import one_of
 from roundelay.pipeline.spark.executors import Mapper, answers
 from roundelay.pipeline.spark.failures import JobFailed, spark_errors
 from roundelay.pipeline.spark.progress import watching
@@ -48,8 +49,7 @@ def judge_all(
     spark: SparkSession, runs: Sequence[TracedRun], *, strategy: str = FAST
 ) -> list[RunJudgement]:
     """The verdict on every run."""
-    if strategy not in STRATEGIES:
-        raise ConfigError("strategy", strategy, " or ".join(STRATEGIES))
+    one_of("strategy", strategy, STRATEGIES)
     judgements = []
     for number, run in enumerate(runs, 1):
         what = "checking order" if len(runs) == 1 else f"checking run {number} of {len(runs)}"

@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from roundelay.core.errors import ConfigError
 from roundelay.core.families import TOKEN
-from roundelay.core.limits import whole
+from roundelay.core.limits import one_of, whole
 from roundelay.runs.chaos import kinds
 from roundelay.runs.chaos.kinds import Trouble
 from roundelay.runs.chaos.network import NETWORKS, SWITCH
@@ -104,12 +104,10 @@ class ChaosParams(Struct, frozen=True, kw_only=True):
         for field in ("seconds", "pause_s", "partition_s", "patience_s"):
             if not 0 < getattr(self, field) <= 86_400:
                 raise ConfigError(field, getattr(self, field), "a number of seconds above 0")
-        if self.network not in NETWORKS:
-            raise ConfigError("network", self.network, " or ".join(NETWORKS))
+        one_of("network", self.network, NETWORKS)
         if self.mutant:
             mutant_named(self.mutant, TOKEN)
-        if self.level not in LEVELS:
-            raise ConfigError("level", self.level, " or ".join(LEVELS))
+        one_of("level", self.level, LEVELS)
 
     def rerun(self) -> str:
         """The line that runs it again."""

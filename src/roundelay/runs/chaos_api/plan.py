@@ -29,7 +29,7 @@ from roundelay.client.messages import COMMITTED, RECORDED, SYNCED
 from roundelay.core.engine import ACCEPTED
 from roundelay.core.errors import ConfigError
 from roundelay.core.families import RECORDS, TOTAL, Family
-from roundelay.core.limits import whole
+from roundelay.core.limits import one_of, whole
 from roundelay.runs.chaos import kinds
 from roundelay.runs.chaos.kinds import APPLICATION, MACHINE, NODE, Trouble
 from roundelay.runs.chaos.network import NAMESPACES, SWITCH
@@ -96,11 +96,9 @@ class ApiParams(Struct, frozen=True, kw_only=True):
 
     def check(self) -> None:
         for service in self.services:
-            if service not in SERVICES:
-                raise ConfigError("service", service, ", ".join(SERVICES))
+            one_of("service", service, SERVICES, ", ")
         for kind in self.only:
-            if kind not in KINDS:
-                raise ConfigError("nemesis", kind, ", ".join(KINDS))
+            one_of("nemesis", kind, KINDS, ", ")
         if self.members:
             whole("members", self.members, 3, len(NAMES))
         for field in ("minutes", "patience_s"):

@@ -10,6 +10,7 @@ from roundelay.core.cluster.config import ClusterConfig
 from roundelay.core.engine import ACKNOWLEDGED
 from roundelay.core.errors import ConfigError
 from roundelay.core.families import CLUSTERS, PO
+from roundelay.core.limits import one_of
 from roundelay.core.token.config import COLD, PREFORMED, TokenConfig
 from roundelay.core.token.stamping import ROUNDS
 
@@ -96,8 +97,7 @@ class Scope(Bounds, frozen=True, kw_only=True):
 
     def check(self) -> Self:
         super().check()
-        if self.boot not in (PREFORMED, COLD):
-            raise ConfigError("boot", self.boot, f"{PREFORMED} or {COLD}")
+        one_of("boot", self.boot, (PREFORMED, COLD))
         if self.to_source:
             if not self.config().free_heirs(self.sites):
                 allowed = "off unless L = 1 and there are 4 sites or fewer"
@@ -166,8 +166,7 @@ class ClusterScope(Bounds, frozen=True, kw_only=True):
     """1: in every state that is met, each member in turn stops for good."""
 
     def check(self) -> Self:
-        if self.protocol not in CLUSTERS:
-            raise ConfigError("protocol", self.protocol, " or ".join(CLUSTERS))
+        one_of("protocol", self.protocol, CLUSTERS)
         return super().check()
 
     def config(self) -> ClusterConfig:

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from roundelay.core.errors import ConfigError
 from roundelay.core.families import TOKEN
+from roundelay.core.limits import one_of
 from roundelay.sim.families.registry import SIMULATED_FAMILIES, SWARMED, SimFamily
 from roundelay.sim.kernel.load import Destinations
 from roundelay.sim.kernel.ports import EngineFactory
@@ -62,10 +63,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     @classmethod
     def from_seed(cls, seed: int, protocol: str = TOKEN, profile: str = ANY) -> Plan:
         """The plan of `seed`."""
-        if protocol not in SWARMED:
-            raise ConfigError("protocol", protocol, " or ".join(SWARMED))
-        if profile not in PROFILES:
-            raise ConfigError("profile", profile, " or ".join(PROFILES))
+        one_of("protocol", protocol, SWARMED)
+        one_of("profile", profile, PROFILES)
         family = SIMULATED_FAMILIES[protocol]
         draft = family.fast_draft if profile == FAST else family.draft
         if draft is None:
