@@ -42,7 +42,7 @@ from typing import Final
 from msgspec import Struct
 
 from roundelay.core.errors import ConfigError
-from roundelay.core.limits import UNLIMITED, whole
+from roundelay.core.limits import UNLIMITED, chance, whole
 
 SITES_MAX: Final = 65535
 NUMBER_MAX: Final = 1e12
@@ -264,7 +264,7 @@ def plan(
     whole("sites", sites, 2, SITES_MAX)
     resilience_max = (sites + 1) // 2 - 1
     whole("resilience", resilience, 0, resilience_max, f" for {sites} sites")
-    _share("loss", loss)
+    chance("loss", loss)
     _positive("rate", rate)
     _positive("hold_ms", hold_ms)
     whole("kw", kw, 1, UNLIMITED)
@@ -304,11 +304,6 @@ def plan(
         positive_ack_messages=positive_ack,
         positive_ack_pdus_per_s=positive_ack * rate,
     )
-
-
-def _share(field: str, value: object) -> None:
-    if not (isinstance(value, (int, float)) and 0 <= value < 1):
-        raise ConfigError(field, value, "a number from 0 up to, not including, 1")
 
 
 def _positive(field: str, value: object) -> None:

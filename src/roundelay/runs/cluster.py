@@ -15,6 +15,7 @@ from roundelay.core.cluster.config import DEFERRED, ClusterConfig
 from roundelay.core.engine import Delivery
 from roundelay.core.errors import ConfigError
 from roundelay.core.families import FAMILIES, SPO
+from roundelay.core.limits import whole
 from roundelay.runs.measured import FAST, ISOLATED, MeasuredRun, Progress
 from roundelay.sim.complexity import (
     PATIENT_UNITS,
@@ -72,8 +73,7 @@ class ClusterRun(MeasuredRun):
         if params.destinations is not None:
             if not FAMILIES[params.protocol].selective:
                 raise ConfigError("destinations", params.destinations, f"only with {SPO}")
-            if params.destinations < 1:
-                raise ConfigError("destinations", params.destinations, "a whole number from 1 up")
+            whole("destinations", params.destinations, 1)
             destinations(params)
         config(params)
 

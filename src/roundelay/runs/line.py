@@ -19,7 +19,7 @@ from roundelay.core.events import DISK
 from roundelay.core.grsb.config import PROFILES, SEPARATE, GrsbConfig, Roles
 from roundelay.core.grsb.pdu import Alive, Bcast, DaAck, Poll, PollOk
 from roundelay.core.grsb.site import GrsbSite
-from roundelay.core.limits import one_of
+from roundelay.core.limits import chance, one_of, whole
 from roundelay.core.wide.pdu import Galive, LsAsk
 from roundelay.core.wide.site import WideSite
 from roundelay.core.wide.topology import Atlas
@@ -109,8 +109,7 @@ class LineRun(MeasuredRun):
     @classmethod
     def check_params(cls, params: SimulateParams) -> None:
         cls.users_of(params)
-        if params.away is not None and not 0 <= params.away < 1:
-            raise ConfigError("away", params.away, "a number from 0 up to, not including, 1")
+        chance("away", params.away or 0)
 
     @staticmethod
     @abstractmethod
@@ -235,8 +234,7 @@ def group(params: SimulateParams) -> WideGroup:
     """
     many = params.networks or NETWORKS
     recorders = params.recorders or 1
-    if not 2 <= many <= 100:
-        raise ConfigError("networks", many, "a whole number from 2 to 100")
+    whole("networks", many, 2, 100)
     own = 2 + recorders
     nodes = params.subnet
     least = LEAST * many + (nodes or 0) * many

@@ -15,6 +15,7 @@ from msgspec import structs
 
 from roundelay.core.engine import MS
 from roundelay.core.errors import ConfigError
+from roundelay.core.limits import whole
 from roundelay.runs.cluster import ClusterRun
 from roundelay.runs.measured import POISSON, MeasuredRun
 from roundelay.runs.simulate import SimulateParams, TokenRun, results
@@ -66,8 +67,7 @@ def replay(params: SimulateParams, arrivals: Sequence[Arrival], transit_ns: int)
     """
     if params.family.has_roles:
         raise ConfigError("protocol", params.protocol, "one whose members are all equal")
-    if transit_ns < 1:
-        raise ConfigError("transit_ns", transit_ns, "a whole number from 1 up")
+    whole("transit_ns", transit_ns, 1)
     span_s = max(1, arrivals[-1][0] - arrivals[0][0]) / 1e9
     rate = min(1e9, max(1e-9, (len(arrivals) - 1) / span_s))
     params = structs.replace(

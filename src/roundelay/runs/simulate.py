@@ -22,7 +22,7 @@ from msgspec import Struct, structs
 from roundelay.core.engine import MS, SECOND, Delivery
 from roundelay.core.errors import ConfigError
 from roundelay.core.families import CLUSTERS, FAMILIES, GRSB, POSITIVE_ACK, TOKEN, WIDE, Family
-from roundelay.core.limits import one_of
+from roundelay.core.limits import chance, one_of, whole
 from roundelay.core.positive_ack import PositiveAckConfig
 from roundelay.core.token.config import TokenConfig
 from roundelay.runs import cluster
@@ -115,12 +115,11 @@ class SimulateParams(Struct, frozen=True, kw_only=True):
             alone = self.family.is_cluster and not asked
             return structs.replace(self, load=ISOLATED if alone else POISSON).settled()
         one_of("load", self.load, LOADS)
-        _whole("sites", self.sites, 2, SITES_MAX)
-        _whole("messages", self.messages, 1, 1 << 40)
-        _whole("seed", self.seed, 0, 1 << 63)
-        _whole("size", self.size, HEADER.size, PAYLOAD_MAX, " (bytes)")
-        if not 0 <= self.loss < 1:
-            raise ConfigError("loss", self.loss, "a number from 0 up to, not including, 1")
+        whole("sites", self.sites, 2, SITES_MAX)
+        whole("messages", self.messages, 1, 1 << 40)
+        whole("seed", self.seed, 0, 1 << 63)
+        whole("size", self.size, HEADER.size, PAYLOAD_MAX, " (bytes)")
+        chance("loss", self.loss)
         if not (isfinite(self.hold_ms) and 0.05 <= self.hold_ms <= 1e9):
             raise ConfigError("hold_ms", self.hold_ms, "a number from 0.05 to 1e9")
         resilience = self._resilience()
@@ -372,9 +371,3 @@ def trace_params(params: SimulateParams) -> dict[str, Any]:
     if users is not None:
         known["users"] = list(users)
     return known
-
-
-def _whole(field: str, value: int, least: int, most: int, unit: str = "") -> None:
-    if not least <= value <= most:
-        top = "up" if most >= 1 << 40 else f"to {most}"
-        raise ConfigError(field, value, f"a whole number from {least} {top}{unit}")

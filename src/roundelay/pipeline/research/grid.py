@@ -43,6 +43,7 @@ from roundelay.core import cost
 from roundelay.core.cluster.config import DEFERRED, EAGER
 from roundelay.core.errors import ConfigError, UsageError
 from roundelay.core.families import CLUSTERS, PO, POSITIVE_ACK, SPO, TO, TO_CHANNEL, TOKEN
+from roundelay.core.limits import whole
 from roundelay.pipeline.spark.executors import packed
 from roundelay.runs.cluster import SLOT_RUNS
 from roundelay.runs.measured import ISOLATED, SATURATED
@@ -141,8 +142,7 @@ Axes = Mapping[str, Any]
 
 def make(name: str, tables: Iterable[Axes], seeds: int, messages: int | None = None) -> Grid:
     """The grid of all combinations in each table; a point that occurs twice counts once."""
-    if not 1 <= seeds <= RUNS_MAX:
-        raise ConfigError("seeds", seeds, f"a whole number from 1 to {RUNS_MAX}")
+    whole("seeds", seeds, 1, RUNS_MAX)
     by_key: dict[tuple[str, int], SimulateParams] = {}
     for axes in tables:
         lists = {key: value if isinstance(value, list) else [value] for key, value in axes.items()}

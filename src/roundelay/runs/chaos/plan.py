@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from roundelay.core.errors import ConfigError
 from roundelay.core.families import TOKEN
-from roundelay.core.limits import one_of, whole
+from roundelay.core.limits import chance, one_of, whole
 from roundelay.runs.chaos import kinds
 from roundelay.runs.chaos.kinds import Trouble
 from roundelay.runs.chaos.network import NETWORKS, SWITCH
@@ -99,8 +99,7 @@ class ChaosParams(Struct, frozen=True, kw_only=True):
             whole(field, getattr(self, field), 0, 100)
         whole("recorders", self.recorders, 0, self.sites)
         whole("resilience", self.resilience, 0, (self.sites - 1) // 2)
-        if not 0 <= self.loss < 1:
-            raise ConfigError("loss", self.loss, "a number from 0 up to, not including, 1")
+        chance("loss", self.loss)
         for field in ("seconds", "pause_s", "partition_s", "patience_s"):
             if not 0 < getattr(self, field) <= 86_400:
                 raise ConfigError(field, getattr(self, field), "a number of seconds above 0")

@@ -10,7 +10,7 @@ from roundelay.core.cluster.config import ClusterConfig
 from roundelay.core.engine import ACKNOWLEDGED
 from roundelay.core.errors import ConfigError
 from roundelay.core.families import CLUSTERS, PO
-from roundelay.core.limits import one_of
+from roundelay.core.limits import one_of, whole
 from roundelay.core.token.config import COLD, PREFORMED, TokenConfig
 from roundelay.core.token.stamping import ROUNDS
 
@@ -34,9 +34,7 @@ class Bounds(Struct, frozen=True, kw_only=True):
     def check(self) -> Self:
         """Raise ConfigError unless all bounds make sense."""
         for field, (least, most) in self.LIMITS.items():
-            value = getattr(self, field)
-            if not least <= value <= most:
-                raise ConfigError(field, value, f"a whole number from {least} to {most}")
+            whole(field, getattr(self, field), least, most)
         return self
 
     def command(self, mutant: str = "") -> str:

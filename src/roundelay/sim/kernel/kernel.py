@@ -32,7 +32,7 @@ from roundelay.core.engine import (
     Notice,
     Pdu,
 )
-from roundelay.core.errors import ClusterBroken, ConfigError, InvariantBroken, QueueFull, Refused
+from roundelay.core.errors import ClusterBroken, InvariantBroken, QueueFull, Refused
 from roundelay.core.events import (
     DELIVER,
     END,
@@ -54,6 +54,7 @@ from roundelay.core.events import (
     Row,
     RowSink,
 )
+from roundelay.core.limits import whole
 from roundelay.core.notices import GapUnavailable
 from roundelay.sim.kernel.disk import SimulatedDisk
 from roundelay.sim.kernel.member import PAUSED, UP, Consumer, SimulatedSite
@@ -106,8 +107,7 @@ class Kernel(ABC):
         sample_ns: int = 0,
         check_invariants: bool = True,
     ) -> None:
-        if sites < 1:
-            raise ConfigError("sites", sites, "a whole number from 1 up")
+        whole("sites", sites, 1)
         self.seed = seed
         self.now = 0
         self.heap: list[tuple[int, int, Callable[..., None], Any, Any, Any, Any]] = []

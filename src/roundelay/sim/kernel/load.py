@@ -25,6 +25,7 @@ from typing import Any, Final
 from roundelay.core.bundle import Bundle
 from roundelay.core.engine import SECOND, STAMPED, Delivery
 from roundelay.core.errors import ConfigError
+from roundelay.core.limits import whole
 from roundelay.sim.kernel.kernel import Kernel
 
 HEADER: Final = Struct(">HQ")  # source, number
@@ -109,13 +110,9 @@ class Load(ABC):
         size: int = SIZE,
         to: To | None = None,
     ) -> None:
-        if messages < 0:
-            raise ConfigError("messages", messages, "a whole number from 0 up")
-        if size < HEADER.size:
-            raise ConfigError("size", size, f"a whole number from {HEADER.size} up (bytes)")
-        self.messages = messages
+        self.messages = whole("messages", messages, 0)
         self.sources: tuple[int, ...] = tuple(sources or ())
-        self.size = size
+        self.size = whole("size", size, HEADER.size, where=" (bytes)")
         self.to = to
         self.submitted_total = 0
         self.numbers: dict[int, int] = {}  # next number per source
@@ -197,9 +194,7 @@ class Saturating(Load):
 
     def __init__(self, messages: int, *, backlog: int = 2, **options: Any) -> None:
         super().__init__(messages, **options)
-        if backlog < 1:
-            raise ConfigError("backlog", backlog, "a whole number from 1 up")
-        self.backlog = backlog
+        self.backlog = whole("backlog", backlog, 1)
 
     def begin(self) -> None:
         for source in self.sources:

@@ -21,6 +21,7 @@ from zlib import crc32
 from roundelay.core.cluster.pdu import PO_KINDS, SPO_KINDS, TO_KINDS
 from roundelay.core.engine import Pdu
 from roundelay.core.errors import ConfigError
+from roundelay.core.limits import chance, whole
 
 Damage = tuple[str, float]
 """What happens to the bytes of a copy: the kind, and where (as a fraction) or which version."""
@@ -418,17 +419,3 @@ def names_of(kind: type[Pdu]) -> tuple[str, ...]:
         if kind in kinds:
             return own, plain_name(PO_KINDS[kinds.index(kind)].__name__)
     return (own,)
-
-
-def chance(field: str, value: float) -> float:
-    """A probability below one, or ConfigError."""
-    if not 0.0 <= value < 1.0:
-        raise ConfigError(field, value, "a number from 0 up to, not including, 1")
-    return value
-
-
-def whole(field: str, value: int, least: int) -> int:
-    """A whole number, or ConfigError."""
-    if value < least:
-        raise ConfigError(field, value, f"a whole number from {least} up")
-    return value

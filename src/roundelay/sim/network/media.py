@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 from roundelay.core.engine import EVERYONE, MS, ONLY_LINE, Pdu
 from roundelay.core.errors import ConfigError, MalformedPdu
 from roundelay.core.events import LOSE, SEND
+from roundelay.core.limits import chance, whole
 from roundelay.sim.kernel.member import SimulatedSite
 from roundelay.sim.kernel.ports import Codec
 from roundelay.sim.network.links import Copy, damaged
@@ -212,13 +213,9 @@ class Datagram(SimulatedMedium):
         adapted: bool | int = False,
     ) -> None:
         super().__init__(adapted)
-        if not 0 <= least_ns <= most_ns:
-            raise ConfigError("least_ns", least_ns, f"a whole number from 0 to {most_ns}")
-        if not 0.0 <= duplicate < 1.0:
-            raise ConfigError("duplicate", duplicate, "a number from 0 up to, not including, 1")
-        self.least_ns = least_ns
+        self.least_ns = whole("least_ns", least_ns, 0, most_ns)
         self.spread_ns = most_ns - least_ns
-        self.duplicate = duplicate
+        self.duplicate = chance("duplicate", duplicate)
 
     def due(self, src: int, dst: int, copy: Copy) -> int:
         """When a copy sent now arrives."""

@@ -37,6 +37,7 @@ from roundelay.core.bundle import Bundle
 from roundelay.core.engine import STAMPED, Delivery, Notice
 from roundelay.core.errors import ConfigError, UsageError
 from roundelay.core.events import DISK, END, HEAL, MEMORY, NOBODY
+from roundelay.core.limits import whole
 from roundelay.trace.checkers.per_source import Destinations, PerSource
 from roundelay.trace.checkers.promises import Delivered, Promises, Submission
 from roundelay.trace.checkers.total_order import HORIZON, TotalOrder
@@ -81,8 +82,7 @@ class Checker(Judge):
             raise ConfigError("order", order, f"{TOTAL}, {FIFO} or {NONE}")
         if destinations is not None and order == TOTAL:
             raise ConfigError("destinations", "given", f"only with order {FIFO} or {NONE}")
-        if horizon < 1:
-            raise ConfigError("horizon", horizon, "a whole number from 1 up")
+        whole("horizon", horizon, 1)
         super().__init__(limit)
         self.sites = tuple(sorted(sites))
         self.order = order
