@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
 from contextlib import aclosing
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
 from weakref import WeakSet
@@ -26,6 +27,7 @@ from roundelay.wire.frontend_replay import ReplayRequest
 T = TypeVar("T")
 
 
+@dataclass(eq=False, repr=False)
 class Replay(AsyncIterator[T]):
     """Goes through the past once; made by `Group.replay`.
 
@@ -34,18 +36,12 @@ class Replay(AsyncIterator[T]):
     `aclose`, and `Group.leave`, end it at once.
     """
 
-    def __init__(
-        self,
-        chunks: AsyncGenerator[list[Run], None],
-        give: Callable[[list[Run]], Iterator[T]],
-        check_open: Callable[[], None],
-    ) -> None:
-        self._chunks = chunks
-        self._give = give
-        self._check_open = check_open
-        self._items: Iterator[T] = iter(())
-        self._fetching: asyncio.Task[list[Run] | None] | None = None
-        self._over = False
+    _chunks: AsyncGenerator[list[Run], None]
+    _give: Callable[[list[Run]], Iterator[T]]
+    _check_open: Callable[[], None]
+    _items: Iterator[T] = field(default_factory=lambda: iter(()))
+    _fetching: asyncio.Task[list[Run] | None] | None = None
+    _over: bool = False
 
     async def __anext__(self) -> T:
         if self._over:

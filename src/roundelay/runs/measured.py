@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
@@ -96,6 +97,7 @@ class Delays(Struct):
         return 0.0
 
 
+@dataclass(eq=False)
 class Meter:
     """An observer that measures; `on_complete` is called when `expected` messages are everywhere.
 
@@ -103,19 +105,16 @@ class Meter:
     to be the same message.  It is False from the first difference on.
     """
 
-    def __init__(
-        self,
-        sites: int,
-        expected: int,
-        receivers: Callable[[int, int], int] | None = None,
-    ) -> None:
-        self.sites = sites
-        self.receivers = receivers  # (site, index) → how many are to have that message
-        self.expected = expected
-        self.on_complete: Callable[[], None] | None = None
+    sites: int
+    expected: int
+    receivers: Callable[[int, int], int] | None = None
+    """(site, index) → how many are to have that message."""
+    on_complete: Callable[[], None] | None = None
+
+    def __post_init__(self) -> None:
         self.submitted_total = 0
-        self.delivered_at = [0] * sites  # messages, per site
-        self.bundles_at = [0] * sites
+        self.delivered_at = [0] * self.sites  # messages, per site
+        self.bundles_at = [0] * self.sites
         self.everywhere = 0  # messages that every site has delivered
         self.last_delivery_ns = 0
         self.delays = Delays()

@@ -23,6 +23,7 @@ from __future__ import annotations
 import struct
 from collections import OrderedDict, deque
 from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from roundelay.core.engine import SECOND
@@ -131,6 +132,7 @@ class _Peer:
         self.cost = 0
 
 
+@dataclass(eq=False, kw_only=True)
 class FragmentReassembly:
     """Puts fragments together again.
 
@@ -141,26 +143,20 @@ class FragmentReassembly:
     [1191, 810]
     """
 
-    def __init__(
-        self,
-        *,
-        message_max: int = MIB,
-        peer_max: int = 16 * MIB,
-        total_max: int = 64 * MIB,
-        patience_ns: int = 5 * SECOND,
-    ) -> None:
-        whole("message_max", message_max, 1)
+    message_max: int = MIB
+    peer_max: int = 16 * MIB
+    total_max: int = 64 * MIB
+    patience_ns: int = 5 * SECOND
+
+    def __post_init__(self) -> None:
+        whole("message_max", self.message_max, 1)
         # A message has to fit, whatever it costs: in one piece more than it may have ...
-        fixed = 2 * message_max + PEER_COST + MESSAGE_COST
-        whole("peer_max", peer_max, fixed + 2 * PIECE_COST)
-        whole("total_max", total_max, peer_max + PEER_COST + MESSAGE_COST + PIECE_COST)
-        whole("patience_ns", patience_ns, 1)
-        self._message_max = message_max
-        self._peer_max = peer_max
-        self._total_max = total_max
-        self._patience = patience_ns
+        fixed = 2 * self.message_max + PEER_COST + MESSAGE_COST
+        whole("peer_max", self.peer_max, fixed + 2 * PIECE_COST)
+        whole("total_max", self.total_max, self.peer_max + PEER_COST + MESSAGE_COST + PIECE_COST)
+        whole("patience_ns", self.patience_ns, 1)
         # ... and in as many pieces as leave room for it.
-        self._count_max = (peer_max - fixed) // PIECE_COST
+        self._count_max = (self.peer_max - fixed) // PIECE_COST
         # The peer heard longest ago first.
         self._peers: OrderedDict[Hashable, _Peer] = OrderedDict()
         # (source, ident) → when to give it up, oldest first.
@@ -202,8 +198,8 @@ class FragmentReassembly:
                 and not is_last
                 and index not in partial.pieces
                 and len(partial.pieces) < count - 1
-                and peer.cost + held <= self._peer_max
-                and self.cost + held <= self._total_max
+                and peer.cost + held <= self.peer_max
+                and self.cost + held <= self.total_max
             ):
                 self._peers.move_to_end(source)
                 partial.pieces[index] = piece
@@ -214,7 +210,7 @@ class FragmentReassembly:
         # All but the last fragment are of one size, so one of them tells how much there will be;
         # the last tells that there is at least a byte in each before it.
         least = size + count - 1 if is_last else size * (count - 1) + 1
-        if least > self._message_max or count > self._count_max:
+        if least > self.message_max or count > self._count_max:
             return self._drop(TOO_LARGE)
         if peer is None:
             cost += PEER_COST + MESSAGE_COST
@@ -229,16 +225,16 @@ class FragmentReassembly:
             elif index in partial.pieces:
                 same = partial.pieces[index] == piece
                 return self._drop(DUPLICATE if same else CONTRADICTION)
-            if peer.cost + cost > self._peer_max:
+            if peer.cost + cost > self.peer_max:
                 self._make_room_at(source, peer, ident, cost)
-        if self.cost + cost > self._total_max:
+        if self.cost + cost > self.total_max:
             self._make_room(source, cost)
         if peer is None:
             peer = self._peers[source] = _Peer()
             peer.cost = self._pay(PEER_COST)
         if partial is None:
             partial = peer.partials[ident] = _Partial(count)
-            self._order[(source, ident)] = now + self._patience
+            self._order[(source, ident)] = now + self.patience_ns
             peer.cost += self._pay(MESSAGE_COST)
         partial.pieces[index] = piece
         partial.cost += held
@@ -253,7 +249,7 @@ class FragmentReassembly:
         self._forget(source, peer, ident)
         peer.done.append(ident)
         pieces = [partial.pieces[at] for at in range(count)]
-        if sum(map(len, pieces)) > self._message_max:
+        if sum(map(len, pieces)) > self.message_max:
             return self._drop(TOO_LARGE)
         if pieces[0][0] == FRAGMENT:
             return self._drop(NESTED)
@@ -274,14 +270,14 @@ class FragmentReassembly:
 
         There is one to give up as long as the bound is exceeded: no message alone exceeds it.
         """
-        while peer.cost + cost > self._peer_max:
+        while peer.cost + cost > self.peer_max:
             self._drop(CROWDED)
             oldest = next(held for held in peer.partials if held != ident)
             self._forget(source, peer, oldest)
 
     def _make_room(self, source: Hashable, cost: int) -> None:
         """Forget the peers heard longest ago, with all they sent."""
-        while self.cost + cost > self._total_max:
+        while self.cost + cost > self.total_max:
             victim, gone = next(iter(self._peers.items()))
             if victim == source:
                 raise InvariantBroken("one peer alone has more fragments than all may have")

@@ -9,6 +9,7 @@ has the group carry out what the engine wants: persist, send, deliver, notify.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from roundelay.core.engine import (
@@ -61,29 +62,21 @@ class EngineHost(Protocol):
         """What a trace has of them."""
 
 
+@dataclass(eq=False)
 class EngineDriver:
     """Member `me` of one group."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        me: int,
-        host: EngineHost,
-        link: EngineLink,
-        keep: Callable[[Effects], None] | None = None,
-        trace: LiveTrace | None = None,
-    ) -> None:
-        self.engine = engine
-        self.me = me
-        self.host = host
-        self.link = link
-        self.keep = keep
-        """Writes what must not be forgotten; nothing of the batch is sent before that is done."""
-        self.trace = trace
-        self.received = 0
-        """PDUs."""
-        self.submitted = 0
-        """Messages."""
+    engine: Engine
+    me: int
+    host: EngineHost
+    link: EngineLink
+    keep: Callable[[Effects], None] | None = None
+    """Writes what must not be forgotten; nothing of the batch is sent before that is done."""
+    trace: LiveTrace | None = None
+    received: int = 0
+    """PDUs."""
+    submitted: int = 0
+    """Messages."""
 
     def receive(
         self,

@@ -31,6 +31,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Final
 
@@ -112,37 +113,32 @@ def kept_of(run: Run, selection: Selection) -> Run | None:
     return None if run.flags & HEADS_ONLY else run
 
 
+@dataclass(eq=False)
 class Recorder(Subscriber):
     """An application that writes down what it is given."""
 
     is_recorder = True
 
-    def __init__(
-        self,
-        config: RecordConfig,
-        folder: Path,
-        *,
-        ordered: bool = True,
-        changed: Callable[[], None] = lambda: None,
-        say: Callable[[str], None] = lambda text: None,
-    ) -> None:
-        """`changed` is called in the event loop when `durable`, `slow` or `broken` has changed."""
-        self.group = config.group
-        self.config = config
-        self.selection = config.selection
-        self.folder = folder
-        self.ordered = ordered
+    config: RecordConfig
+    folder: Path
+    _: KW_ONLY
+    ordered: bool = True
+    changed: Callable[[], None] = lambda: None
+    """Called in the event loop when `durable`, `slow` or `broken` has changed."""
+    say: Callable[[str], None] = lambda text: None
+
+    def __post_init__(self) -> None:
+        self.group = self.config.group
+        self.selection = self.config.selection
         self.broken = ""
         self.slow = False
         self.slowed = 0
         """How often it has become slow."""
         self.recorded = 0
         self.put_aside = 0
-        self._say = say
-        self._changed = changed
         self._loop = asyncio.get_running_loop()
         self.journal = self._open()
-        self.history = recall_history(folder, self.journal.disk, self._warn)
+        self.history = recall_history(self.folder, self.journal.disk, self._warn)
         """Which history of the group the journal holds; empty: none that is known."""
         self.next = self.journal.next
         """Position of the next delivery, whether those before are written yet or not."""
@@ -165,7 +161,7 @@ class Recorder(Subscriber):
         return Journal(self.folder, self.group, config, self._warn, advanced=self._tell, disk=disk)
 
     def _warn(self, text: str) -> None:
-        self._say(f"journal of {self.group}: {text}")
+        self.say(f"journal of {self.group}: {text}")
 
     # -- as the node calls it --------------------------------------------------------------
 
@@ -176,7 +172,7 @@ class Recorder(Subscriber):
             self._deliver(batch)
         except Exception as error:  # the group goes on, without this recorder
             self._stop(f"{type(error).__name__}: {error}")
-            self._changed()
+            self.changed()
 
     def _deliver(self, batch: Batch) -> None:
         bundle = batch.bundle
@@ -216,7 +212,7 @@ class Recorder(Subscriber):
         if not self.slow:
             self.slow = True
             self.slowed += 1
-            self._changed()
+            self.changed()
         while self.backlog > HARD * self.config.backlog_bytes and not self.broken:
             self._room.clear()
             self._room.wait(0.1)
@@ -303,7 +299,7 @@ class Recorder(Subscriber):
         self._telling = False
         if self.slow and (self.broken or 2 * self.backlog < self.config.backlog_bytes):
             self.slow = False
-        self._changed()
+        self.changed()
 
     # -- histories -------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 
 from msgspec import Struct
 
@@ -35,24 +36,19 @@ class UndeliveredMessage(Struct):
     next: UndeliveredMessage | None = None  # an equal one, submitted meanwhile
 
 
+@dataclass(eq=False)
 class PerSource:
     """Checks a group of order `fifo` (each source's messages in its order) or `none`."""
 
-    def __init__(
-        self,
-        sites: Collection[int],
-        report: Report,
-        promises: Promises,
-        fifo: bool,
-        destinations: Destinations | None,
-        horizon: int,
-    ) -> None:
-        self.report = report
-        self.promises = promises
-        self.fifo = fifo
-        self.destinations = destinations
-        self.horizon = horizon
-        self.bits = {site: 1 << i for i, site in enumerate(sorted(sites))}
+    sites: Collection[int]
+    report: Report
+    promises: Promises
+    fifo: bool
+    destinations: Destinations | None
+    horizon: int
+
+    def __post_init__(self) -> None:
+        self.bits = {site: 1 << i for i, site in enumerate(sorted(self.sites))}
         self.everyone = (1 << len(self.bits)) - 1
         self.up = self.everyone
         self.given_up = dict.fromkeys(self.bits, 0)  # source → sites it does not wait for

@@ -14,6 +14,7 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any, Final
 
 from msgspec import Struct, field
@@ -51,23 +52,19 @@ class Standing(Struct):
         return False
 
 
+@dataclass(eq=False)
 class TotalOrder:
     """Checks a group whose messages have dense positions 0, 1, 2, … the same at every site."""
 
-    def __init__(
-        self,
-        sites: Collection[int],
-        judge: Judge,
-        promises: Promises,
-        views: ViewChecker,
-        horizon: int,
-    ) -> None:
-        self.judge = judge
-        self.report = judge.report
-        self.promises = promises
-        self.views = views
-        self.horizon = horizon
-        self.standing = {site: Standing() for site in sites}
+    sites: Collection[int]
+    judge: Judge
+    promises: Promises
+    views: ViewChecker
+    horizon: int
+
+    def __post_init__(self) -> None:
+        self.report = self.judge.report
+        self.standing = {site: Standing() for site in self.sites}
         self.waiting: dict[int, Submission] = {}  # submitted, without a position yet
         self.alike: dict[int, list[Submission]] = {}  # behind an equal one in `waiting`
         self.base = 0  # position of the first item of the arrays
