@@ -188,14 +188,13 @@ def messages(
     return reduce(lambda some, more: some.union(more), frames)
 
 
-class _Plan:
+class _Plan(Struct):
     """What is to be read, each position once: as Parquet, whose files it returns, and by tasks."""
 
-    def __init__(self, selection: Selection) -> None:
-        self.selection = selection
-        self.tasks: list[ReadTask] = []
-        self._held: list[tuple[str, Collection[str], Sequence[Range]]] = []
-        """(group, its history, positions) of the archives so far."""
+    selection: Selection
+    tasks: list[ReadTask] = []
+    _held: list[tuple[str, Collection[str], Sequence[Range]]] = []
+    """(group, its history, positions) of the archives so far."""
 
     def archive(self, folder: Path, groups: frozenset[str] | None) -> list[Path]:
         """The files of an archive of which nothing is held yet."""

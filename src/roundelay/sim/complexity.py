@@ -59,12 +59,11 @@ class Cost(Struct, frozen=True):
     slots: float
 
 
-class Slowest:
+class Slowest(Struct):
     """An observer: how long each message took until its last destination had it."""
 
-    def __init__(self) -> None:
-        self.since: dict[bytes, int] = {}
-        self.took: dict[bytes, int] = {}
+    since: dict[bytes, int] = {}
+    took: dict[bytes, int] = {}
 
     def submitted(self, time: int, site: int, index: int, bundle: Bundle) -> None:
         self.since.update(dict.fromkeys(bundle, time))

@@ -26,6 +26,8 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from msgspec import Struct, field
+
 from roundelay.core.engine import SECOND
 from roundelay.core.errors import InvariantBroken, PayloadTooLarge
 from roundelay.core.limits import whole
@@ -102,17 +104,14 @@ def split_parts(parts: Iterable[bytes], mtu: int, ident: int) -> list[list[bytes
     return datagrams
 
 
-class _Partial:
+class _Partial(Struct):
     """What has come of one message."""
 
-    __slots__ = ("cost", "count", "last", "pieces", "room")
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self.room = 0  # bytes of every fragment but the last; 0: not known yet
-        self.last = 0  # bytes of the last one; 0: not known yet
-        self.pieces: dict[int, bytes | memoryview] = {}
-        self.cost = MESSAGE_COST
+    count: int
+    room: int = 0  # bytes of every fragment but the last; 0: not known yet
+    last: int = 0  # bytes of the last one; 0: not known yet
+    pieces: dict[int, bytes | memoryview] = {}
+    cost: int = MESSAGE_COST
 
     def fits(self, index: int, size: int) -> bool:
         """Whether a fragment of `size` bytes can belong to the same message as the others."""
@@ -121,15 +120,13 @@ class _Partial:
         return size == self.room if self.room else size >= self.last
 
 
-class _Peer:
+class _Peer(Struct):
     """One source of fragments."""
 
-    __slots__ = ("cost", "done", "partials")
-
-    def __init__(self) -> None:
-        self.partials: OrderedDict[int, _Partial] = OrderedDict()  # by ident, oldest first
-        self.done: deque[int] = deque(maxlen=DONE_KEPT)
-        self.cost = 0
+    partials: OrderedDict[int, _Partial] = field(default_factory=OrderedDict)
+    """By ident, oldest first."""
+    done: deque[int] = field(default_factory=lambda: deque(maxlen=DONE_KEPT))
+    cost: int = 0
 
 
 @dataclass(eq=False, kw_only=True)

@@ -30,6 +30,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from msgspec import Struct
 
 from roundelay.core.errors import InvariantBroken, MalformedPdu
 from roundelay.durable import when_forked
@@ -66,15 +67,12 @@ def _foreign(kind: int, version: int, epoch: int) -> MalformedPdu:
     return MalformedPdu("key epoch", str(epoch))
 
 
-class _Sender:
+class _Sender(Struct):
     """What is known of one sender's key and counters."""
 
-    __slots__ = ("highest", "key", "seen")
-
-    def __init__(self, key: AESGCM) -> None:
-        self.key = key
-        self.highest = 0
-        self.seen = 0  # bit i: counter highest - i was seen
+    key: AESGCM
+    highest: int = 0
+    seen: int = 0  # bit i: counter highest - i was seen
 
     def fresh(self, counter: int) -> bool:
         behind = self.highest - counter

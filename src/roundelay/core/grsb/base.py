@@ -203,11 +203,10 @@ class Counters:
         ]
 
 
-class Pages:
+class Pages(Struct):
     """A state as it comes in, page by page."""
 
-    def __init__(self) -> None:
-        self.pages: dict[int, State] = {}
+    pages: dict[int, State] = {}
 
     def add(self, page: State) -> bool:
         """Whether the state is complete now."""
@@ -225,19 +224,18 @@ class Pages:
         return structs.replace(parts[0], page=0, pages=1, counters=counters)
 
 
-class Repairs:
+class Repairs(Struct):
     """GR-25: when a node may ask for what it lacks.
 
     The first request comes after a random moment, the next ones ever more rarely while nothing
     comes of them, and never two within `repair_gap_ns`.
     """
 
-    def __init__(self, config: GrsbConfig, rng: Random) -> None:
-        self.config = config
-        self.rng = rng
-        self.due = NEVER
-        self.tries = 0
-        self.last = -NEVER
+    config: GrsbConfig
+    rng: Random
+    due: int = NEVER
+    tries: int = 0
+    last: int = -NEVER
 
     def want(self, now: int) -> None:
         """GR-25: something is missing: ask soon, unless a request is due anyway."""

@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from roundelay.core.grsb.base import Counters, Reign
 from roundelay.core.grsb.pdu import Message
@@ -89,19 +89,18 @@ class Archive(Protocol):
         missing they jump."""
 
 
-class GrsbStable:
+class GrsbStable(Struct):
     """The folded records of one site, all in memory: an `Archive` too."""
 
-    def __init__(self) -> None:
-        self.promised = -1
-        self.accepted: Reign | None = None
-        self.ceiling = 0
-        self.handled = NOTHING_HANDLED
-        self.log: list[Message] = []
-        self.positions: list[int] = []
-        self.end = 0
-        self.missing: list[tuple[int, int]] = []
-        self.counters = Counters()
+    promised: int = -1
+    accepted: Reign | None = None
+    ceiling: int = 0
+    handled: Handled = NOTHING_HANDLED
+    log: list[Message] = []
+    positions: list[int] = []
+    end: int = 0
+    missing: list[tuple[int, int]] = []
+    counters: Counters = field(default_factory=Counters)
 
     def apply(self, record: Struct) -> None:
         if isinstance(record, Stored):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from roundelay.core.grsb.stable import NOTHING_HANDLED, GrsbStable, Handled
 
@@ -37,9 +37,7 @@ class Flooded(Struct, frozen=True, gc=False):
 class GlobalStable(GrsbStable):
     """Of the global level: a GPR may let the oldest go."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.freed = 0
+    freed: int = 0
 
     def apply(self, record: Struct) -> None:
         if isinstance(record, Freed):
@@ -51,14 +49,13 @@ class GlobalStable(GrsbStable):
             super().apply(record)
 
 
-class WideStable:
+class WideStable(Struct):
     """The folded records of one site, all in memory."""
 
-    def __init__(self) -> None:
-        self.globe = GlobalStable()
-        self.local = GrsbStable()
-        self.handled = NOTHING_HANDLED
-        self.flooded = 0
+    globe: GlobalStable = field(default_factory=GlobalStable)
+    local: GrsbStable = field(default_factory=GrsbStable)
+    handled: Handled = NOTHING_HANDLED
+    flooded: int = 0
 
     def apply(self, record: Struct) -> None:
         if not isinstance(record, Kept):

@@ -42,16 +42,15 @@ class Known(Struct):
     """When that life of the name began (`node.membership.identity`)."""
 
 
-class Directory:
+class Directory(Struct):
     """The nodes that have told us who they are; a restarted one replaces its earlier self."""
 
-    def __init__(self) -> None:
-        self.by_name: dict[str, Known] = {}
-        self.by_uuid: dict[bytes, Known] = {}
-        self.past: dict[int, None] = {}
-        """Tags of lives that a later one has followed: their PDUs are void."""
-        self.former: dict[bytes, str] = {}
-        """Their names: what they sent before may still be on its way to applications."""
+    by_name: dict[str, Known] = {}
+    by_uuid: dict[bytes, Known] = {}
+    past: dict[int, None] = {}
+    """Tags of lives that a later one has followed: their PDUs are void."""
+    former: dict[bytes, str] = {}
+    """Their names: what they sent before may still be on its way to applications."""
 
     def outlived(self, info: Info, now: int) -> bool:
         """Whether a later life of that name is there: what the earlier one says is void."""

@@ -56,13 +56,12 @@ def pieces(name: str, epoch: int, tail: Tail) -> list[TailPiece]:
     return [TailPiece(name, epoch, place, len(parts), part) for place, part in enumerate(parts)]
 
 
-class Tails:
+class Tails(Struct):
     """What the members of one epoch have said of their tails, as far as the order has it."""
 
-    def __init__(self, roster: tuple[str, ...]) -> None:
-        self.roster = roster
-        self.by_name: dict[str, Tail] = {}
-        self._parts: dict[str, list[bytes]] = {}
+    roster: tuple[str, ...]
+    by_name: dict[str, Tail] = {}
+    _parts: dict[str, list[bytes]] = {}
 
     def hear(self, piece: TailPiece, cluster: Any) -> str:
         """The next piece of a tail; why it cannot be right, or "".  `cluster`: our engine."""

@@ -443,11 +443,9 @@ def left_by(path: Path) -> Stable | None:
 class GrsbKept(GrsbStable):
     """All that a member of a GRSB group keeps, but the messages of a recorder."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.born: Born | None = None
-        self.inc = -1
-        self.senders = Senders(0, 0, ())
+    born: Born | None = None
+    inc: int = -1
+    senders: Senders = Senders(0, 0, ())
 
     @property
     def levels(self) -> Mapping[int, GrsbKept]:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from ipaddress import IPv4Address
 from typing import TYPE_CHECKING, Any, cast
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from roundelay.core.grsb.config import GrsbConfig
 from roundelay.core.grsb.site import GrsbSite
@@ -57,12 +57,10 @@ class LevelKept(GrsbKept):
 class WideKept(GrsbKept):
     """All that a member keeps, but the messages of its recorders; a `WideStable` too."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.globe = LevelKept()
-        self.local = LevelKept()
-        self.node = LevelKept()
-        self.flooded = 0
+    globe: LevelKept = field(default_factory=LevelKept)
+    local: LevelKept = field(default_factory=LevelKept)
+    node: LevelKept = field(default_factory=LevelKept)
+    flooded: int = 0
 
     @property
     def levels(self) -> Mapping[int, GrsbKept]:
