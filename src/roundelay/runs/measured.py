@@ -107,9 +107,9 @@ class Meter:
 
     sites: int
     expected: int
+    on_complete: Callable[[], None] | None = None
     receivers: Callable[[int, int], int] | None = None
     """(site, index) → how many are to have that message."""
-    on_complete: Callable[[], None] | None = None
 
     def __post_init__(self) -> None:
         self.submitted_total = 0
