@@ -134,8 +134,7 @@ class Demo:
 
     def _crash_the_token_site(self) -> None:
         for member in self.world.sites:
-            holding = getattr(member.engine, "holding", False)
-            if holding and member.id not in self.params.senders:
+            if member.holds_token and member.id not in self.params.senders:
                 self.victim = member.id
                 self.crashed_ns = self.world.now
                 self._tell(f"site {member.id} crashes, and the token with it")

@@ -52,20 +52,19 @@ SURE: Final = 3.0
 """Standard errors by which a slope has to fall before a curve is not called convex."""
 
 
-def figure_of(row: Row) -> tuple[str, str]:
-    """(figure, panel) of a row of a summary."""
-    experiment = row["experiment"]
-    if experiment == "fig6":
-        beside = row["protocol"] == POSITIVE_ACK or row["resilience"] == 1
-        panels = {3: "a", 10: "b d", 30: "c"} if beside else {}
-        return FIG6, panels.get(row["sites"], "d")
-    if experiment == "table1":
-        return TABLE1, f"N = {row['sites']}"
-    if experiment == "complexity":
-        return COMPLEXITY, row["policy"]
-    if experiment == "spo":
-        return (SPO2, f"n = {row['sites']}") if row["loss"] else (SPO1, "")
-    return experiment, ""
+def _panel_of_fig6(row: Row) -> tuple[str, str]:
+    beside = row["protocol"] == POSITIVE_ACK or row["resilience"] == 1
+    panels = {3: "a", 10: "b d", 30: "c"} if beside else {}
+    return FIG6, panels.get(row["sites"], "d")
+
+
+PANELS: Final[dict[str, Callable[[Row], tuple[str, str]]]] = {
+    "fig6": _panel_of_fig6,
+    "table1": lambda row: (TABLE1, f"N = {row['sites']}"),
+    "complexity": lambda row: (COMPLEXITY, row["policy"]),
+    "spo": lambda row: (SPO2, f"n = {row['sites']}") if row["loss"] else (SPO1, ""),
+}
+"""(figure, panel) of a row of a ready grid; any other grid is a figure of its own."""
 
 
 def judge(summary: Iterable[Row]) -> list[Row]:
@@ -84,7 +83,8 @@ def judge(summary: Iterable[Row]) -> list[Row]:
 
 
 def _judged(row: Row, point: dict[str, Row]) -> Row:
-    figure, panel = figure_of(row)
+    experiment = row["experiment"]
+    figure, panel = PANELS[experiment](row) if experiment in PANELS else (experiment, "")
     allowed = tolerance(setting_of(row), row["measure"])
     off = row["deviation"]
     verdict, why = NO_CLAIM, ""
@@ -124,7 +124,7 @@ def _curves(rows: Iterable[Row]) -> list[list[Row]]:
     slots = [
         row
         for row in rows
-        if row["experiment"] == "spo"
+        if row["figure"] in (SPO1, SPO2)
         and row["measure"] == SLOTS
         and row["destinations"] is None
         and row["mean"] is not None

@@ -175,7 +175,8 @@ class SendingApplication(Subscriber):
     @property
     def holding(self) -> bool:
         """Whether we have the token."""
-        return getattr(self.engine, "holding", False)
+        token = self.engine.token if self.engine is not None else None
+        return token is not None and token.holding
 
     def look_at_buffers(self) -> None:
         """Everything bounded stays within its bounds (I6)."""

@@ -439,7 +439,7 @@ class Driver(Striker):
     def pick(self, strike: Strike, which: str = "") -> int | None:
         """A site that is up, if one more may be down; or whoever holds the token."""
         if which:
-            holding = [m.id for m in self.world.sites if getattr(m.engine, "holding", False)]
+            holding = [member.id for member in self.world.sites if member.holds_token]
             return holding[0] if holding else None
         site = strike.args[0]
         if self.world.sites[site].state != UP:

@@ -76,6 +76,11 @@ class SimulatedSite:
     base_now: int = 0
     base_local: int = 0
 
+    @property
+    def holds_token(self) -> bool:
+        """Whether it is up, and has the token of its group."""
+        return self.engine is not None and self.token is not None and self.token.holding
+
     def local(self, now: int) -> int:
         """What this site's monotonic clock shows at true time `now`."""
         if self.true_clock:
