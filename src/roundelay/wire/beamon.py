@@ -58,7 +58,7 @@ def encode(packet: p.Packet) -> bytes:
 
     Raises InvariantBroken for one that no peer could decode: an engine must not make it.
 
-    >>> encode(Heartbeat(bytes(15) + b"!", 2, ("ab",))).hex(" ", -4)
+    >>> encode(p.Heartbeat(bytes(15) + b"!", 2, ("ab",))).hex(" ", -4)
     '01000000 00000000 00000000 00000000 21000201 026162'
     """
     try:
