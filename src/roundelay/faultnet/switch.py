@@ -211,7 +211,7 @@ class Switch:
         if type(after_s) not in (int, float) or not 0 <= after_s <= MS_MAX:
             raise ConfigError("after_s", after_s, f"a number of seconds from 0 to {MS_MAX}")
         self.rules.check(later)
-        return after_s, later
+        return float(after_s), later
 
     def _due(self, key: int, rule: Mapping[str, Any]) -> None:
         del self._planned[key]
