@@ -30,12 +30,13 @@ class OpenUnit(Struct):
     size: int
 
 
-class Units(Struct):
+class Units:
     """Puts units together; `limit` bytes of one unit are kept, a larger one never surfaces."""
 
-    limit: int
-    open: dict[tuple[int, int], OpenUnit] = {}  # by sender and conference
-    oversized: int = 0
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.open: dict[tuple[int, int], OpenUnit] = {}  # by sender and conference
+        self.oversized = 0
 
     def take(self, message: Message) -> Bundle | None:
         """GR-19: what takes effect with `message`: itself, the unit it ends, or nothing yet."""
