@@ -191,13 +191,14 @@ class TotalOrder:
             if submission is None:
                 self._stranger(bundle, seq + i, fingerprint)
                 continue
-            about = _about(bundle, seq + i, fingerprint) | {"from_ns": submission.time}
             if submission.site != source:
                 detail = f"position {seq + i} is said to come from site {source}; it is"
+                about = _about(bundle, seq + i, fingerprint, submission)
                 self.report("I4", site, time, f"{detail} {submission}", **about)
             life = (submission.site, submission.life)
             if submission.ordinal < self.last_ordinal.get(life, -1):
                 detail = f"{submission} comes after a later one of the same site"
+                about = _about(bundle, seq + i, fingerprint, submission)
                 self.report("I1", site, time, f"position {seq + i}: {detail}", **about)
             else:
                 self.last_ordinal[life] = submission.ordinal
@@ -345,6 +346,9 @@ class TotalOrder:
         standing.announced = ahead
 
 
-def _about(bundle: Delivered, seq: int, fingerprint: int | None = None) -> dict[str, Any]:
+def _about(
+    bundle: Delivered, seq: int, fp: int | None = None, submission: Submission | None = None
+) -> dict[str, Any]:
     """What a complaint says of a message besides its words."""
-    return {"seq": seq, "source": bundle.source, "number": bundle.number, "fp": fingerprint}
+    about = {"seq": seq, "source": bundle.source, "number": bundle.number, "fp": fp}
+    return about if submission is None else about | {"from_ns": submission.time}
